@@ -1,0 +1,117 @@
+# One command for each thing to do; `make help` lists them. Everything built lies in build/, which
+# is laid out like an installation: env/ lib/ include/ bin/, and go/ models/ beside them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+
+PREFIX ?= /opt/libsemantic
+ifdef PYTHON
+export PYTHON
+endif
+
+VENV := build/env
+PY := $(VENV)/bin/python
+VENV_STAMP := $(VENV)/.libsemantic
+LIBRARY := build/lib/libsemantic.so.0
+LIBRARY_SOURCES := build_ffi.py ffi/generate.py $(wildcard include/*.h ffi/*.c ffi/*.h)
+
+# Where they exist, since a tool given a folder without files of its kind stops with an error.
+with_files = $(shell find $(wildcard $(2)) -name '$(1)' -print -quit)
+PYTHON_PATHS = $(foreach path,build_ffi.py tools bench examples tests,$(if $(wildcard $(path)),$(if $(call with_files,*.py,$(path)),$(path))))
+C_FILES = $(shell find $(wildcard include ffi examples tests) -name '*.[ch]' | sort)
+
+GOFMT = "$$("$$(tools/find_go.sh)" env GOROOT)/bin/gofmt"
+
+define need_compiler
+@command -v cc >/dev/null || { echo "error: no C compiler (cc); on Debian and Ubuntu, as root:" \
+	"apt-get install gcc libc6-dev" >&2; exit 1; }
+endef
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV_STAMP) ## make the Python environment build/env (PYTHON=... chooses the Python)
+	@echo "ready: $(VENV), $$($(PY) --version)"
+
+# Asked every time, but written only when the requirements or the Python changed, so that nothing
+# else is rebuilt.
+$(VENV_STAMP): FORCE
+	@python=$$(tools/find_python.sh $(VENV)) && "$$python" tools/setup_env.py $(VENV)
+
+.PHONY: FORCE
+FORCE:
+
+.PHONY: build
+build: $(LIBRARY) ## build libsemantic.so with its header and pkg-config file
+
+$(LIBRARY): $(VENV_STAMP) $(LIBRARY_SOURCES)
+	$(need_compiler)
+	$(PY) build_ffi.py --output build
+	@test -e $@ || { echo "error: build_ffi.py made no $@" >&2; exit 1; }
+	@touch $@
+
+.PHONY: models
+models: $(VENV_STAMP) ## fetch the demo models into build/models
+	$(PY) tools/fetch_models.py build/models
+
+.PHONY: demo
+demo: $(LIBRARY) models ## build the Go demo and run it on the demo models
+	tools/go.sh build -buildvcs=false -o ../build/bin/demo ./cmd/demo
+	build/bin/demo build/models/rampart build/models/minilm
+
+.PHONY: test
+test: lint test-go test-python ## check everything: lint, Go tests, Python and C tests
+
+.PHONY: test-python
+test-python: $(LIBRARY) ## run the Python and C tests (PYTEST_ARGS=... is passed on)
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+.PHONY: test-go
+test-go: $(LIBRARY) ## run the Go tests
+	@# -count=1: Go's cached results know nothing of the library.
+	tools/go.sh test -count=1 ./...
+
+.PHONY: lint
+lint: $(LIBRARY) ## check format, style and types of Python, Go and C
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	@# The sources under the names they are imported by.
+	@mkdir -p build/types/libsemantic
+	@ln -sfn ../../../engine ../../../ffi build/types/libsemantic/
+	MYPYPATH=build/types:tools:bench $(PY) -m mypy --strict --explicit-package-bases \
+		build/types/libsemantic $(PYTHON_PATHS)
+	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+	files=$$($(GOFMT) -l go_example); \
+		[ -z "$$files" ] || { echo "error: not formatted, run make format:" $$files >&2; exit 1; }
+	tools/go.sh vet ./...
+
+.PHONY: format
+format: $(VENV_STAMP) ## format Python, Go and C
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+	$(VENV)/bin/clang-format -i $(C_FILES)
+	$(GOFMT) -w go_example
+
+.PHONY: bench
+bench: $(LIBRARY) models ## measure speed and memory (BENCH_ARGS=... is passed on)
+	$(PY) bench/bench.py $(BENCH_ARGS)
+
+.PHONY: install
+install: ## make a standalone tree in PREFIX (default /opt/libsemantic)
+	$(need_compiler)
+	prefix=$$(realpath -m -- "$(PREFIX)"); \
+		python=$$(tools/find_python.sh $(VENV)); \
+		"$$python" tools/setup_env.py --installed "$$prefix/env"; \
+		"$$prefix/env/bin/python" build_ffi.py --output "$$prefix"; \
+		echo "installed in $$prefix; pkg-config finds it with PKG_CONFIG_PATH=$$prefix/lib/pkgconfig"
+
+.PHONY: clean
+clean: ## delete build/ and all caches
+	rm -rf build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

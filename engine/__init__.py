@@ -1,0 +1,1 @@
+"""The engine of libsemantic: one registry of models on ONNX Runtime."""

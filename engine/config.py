@@ -1,0 +1,180 @@
+"""Options of the runtime, of a load and of a run, with their defaults and limits."""
+
+import os
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from .errors import InvalidArgumentError
+
+MAX_ROWS = 65_536
+DEFAULT_MAX_TEXT_BYTES = 1 << 20
+DEFAULT_WINDOW_OVERLAP = 128
+DEFAULT_THRESHOLD = 0.5
+
+
+class Task(IntEnum):
+    """What a model answers; values of ``semantic_task``."""
+
+    AUTO = 0
+    SEQUENCE_CLASSIFICATION = 1
+    TOKEN_CLASSIFICATION = 2
+    EMBEDDING = 3
+
+
+class Precision(IntEnum):
+    """Arithmetic of the weights; values of ``semantic_precision``."""
+
+    AUTO = 0
+    FP32 = 1
+    FP16 = 2
+    BF16 = 3
+    INT8 = 4
+
+
+class LongText(IntEnum):
+    """What happens to a text above ``max_tokens``; values of ``semantic_long_text``."""
+
+    AUTO = 0
+    REFUSE = 1
+    CUT = 2
+    WINDOWS = 3
+
+
+class Shorten(IntEnum):
+    """Which part of a pair may be shortened; values of ``semantic_shorten``."""
+
+    AUTO = 0
+    FIRST = 1
+    SECOND = 2
+
+
+class Output(IntEnum):
+    """Form of a token classification; values of ``semantic_output``."""
+
+    ENTITIES = 0
+    TOKENS = 1
+
+
+class Normalize(IntEnum):
+    """Length of embedding vectors; values of ``semantic_normalize``."""
+
+    AUTO = 0
+    ON = 1
+    OFF = 2
+
+
+class LogLevel(IntEnum):
+    """What is logged; values of ``semantic_log_level``."""
+
+    DEFAULT = 0
+    OFF = 1
+    ERROR = 2
+    WARNING = 3
+    INFO = 4
+    DEBUG = 5
+
+
+def _refuse_negative(options: object, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value < 0:
+            raise InvalidArgumentError(f"{name} is {value}; give 0 for the default or more")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """Options of ``Registry.init``; zero and the empty string mean the default."""
+
+    device: str = ""
+    intra_op_threads: int = 0
+    parallel_runs: int = 0
+    queue_rows: int = 0
+    queue_tokens: int = 0
+    log_level: LogLevel = LogLevel.DEFAULT
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self, "intra_op_threads", "parallel_runs", "queue_rows", "queue_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Options of ``Registry.load``; zero and the empty string mean the default."""
+
+    name: str = ""
+    task: Task = Task.AUTO
+    precision: Precision = Precision.AUTO
+    device: str = ""
+    max_tokens: int = 0
+    max_batch_rows: int = 0
+    max_batch_tokens: int = 0
+    max_text_bytes: int = 0
+    base_path: str = ""
+    replaces: int = 0
+    intra_op_threads: int = 0
+    parallel_runs: int = 0
+    queue_rows: int = 0
+    queue_tokens: int = 0
+    timeout_ms: int = 0
+
+    def __post_init__(self) -> None:
+        _refuse_negative(
+            self,
+            "max_tokens",
+            "max_batch_rows",
+            "max_batch_tokens",
+            "max_text_bytes",
+            "intra_op_threads",
+            "parallel_runs",
+            "queue_rows",
+            "queue_tokens",
+            "timeout_ms",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of one call; zero means the default, ``prompt_name`` None the model's own."""
+
+    timeout_ms: int = 0
+    cancel_key: int = 0
+    long_text: LongText = LongText.AUTO
+    window_overlap: int = 0
+    shorten: Shorten = Shorten.AUTO
+    dimension: int = 0
+    layer: int = 0
+    threshold: float = 0.0
+    prompt_name: str | None = None
+    output: Output = Output.ENTITIES
+    normalize: Normalize = Normalize.AUTO
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self, "timeout_ms", "window_overlap", "dimension", "layer")
+        if not 0.0 <= self.threshold <= 1.0:
+            raise InvalidArgumentError(f"threshold is {self.threshold}; give 0 (default) to 1")
+
+
+def available_cpus() -> int:
+    """Count the CPUs this process may use: its CPU set, cut by its cgroup quota."""
+    count = len(os.sched_getaffinity(0))
+    quota = _cgroup_quota()
+    return max(1, min(count, quota)) if quota else max(1, count)
+
+
+def _cgroup_quota() -> int:
+    """Return the whole CPUs of the cgroup's quota, rounded up; 0 where there is none."""
+    for path, parse in (
+        (Path("/sys/fs/cgroup/cpu.max"), str.split),
+        (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), None),
+    ):
+        try:
+            if parse:
+                quota, period = parse(path.read_text())
+            else:
+                quota = path.read_text().strip()
+                period = path.with_name("cpu.cfs_period_us").read_text().strip()
+            if quota not in ("max", "-1"):
+                return -(-int(quota) // int(period))
+        except (OSError, ValueError):
+            continue
+    return 0

@@ -1,0 +1,376 @@
+"""Building blocks of ONNX graphs over weights that stay in their safetensors files.
+
+This module imports ``onnx`` (about 75 ms), so import ``engine.graphs`` only where a graph is to
+be built. Between blocks a hidden state is 2-D, ``[batch * tokens, width]`` float32: that lets
+``Gemm(transB=1)`` read weights as PyTorch stores them, without a transposed copy. Attention and
+outputs unfold it to ``[batch, tokens, ...]``. Values are passed by their names in the graph.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+from onnx import NodeProto, StringStringEntryProto, TensorProto, helper
+
+from ..errors import BadArtifactError, UnsupportedError
+from ..weights import Tensor
+
+Attributes: TypeAlias = Mapping[str, int | float | str | Sequence[int]]
+_T = TypeVar("_T")
+
+_OPSET: Final = 20  # the first with Gelu
+_IR_VERSION: Final = 9  # came with opset 20; a newer number would only lock out older runtimes
+_FUSED: Final = "com.microsoft"
+# Added to the scores of padding. Far below any score, yet finite in bfloat16 too, where the
+# lowest float32 becomes an infinity.
+_MASKED: Final = -1e30
+_TYPES: Final = {
+    "F32": TensorProto.FLOAT,
+    "F16": TensorProto.FLOAT16,
+    "BF16": TensorProto.BFLOAT16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """How to write an activation: one operator, multiplied by its input where ``gated``."""
+
+    kind: str
+    attributes: Attributes
+    gated: bool = False
+
+
+_GELU_TANH: Final = Activation("Gelu", {"approximate": "tanh"})
+ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "gelu": Activation("Gelu", {}),
+    "gelu_new": _GELU_TANH,
+    "gelu_pytorch_tanh": _GELU_TANH,
+    "relu": Activation("Relu", {}),
+    "silu": Activation("Sigmoid", {}, gated=True),
+    "tanh": Activation("Tanh", {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A dimension and where it was read, so that a contradiction can name both sides."""
+
+    key: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The output of a family's graph: the value it ends in, its public name and shape, limits."""
+
+    value: str
+    name: str
+    shape: tuple[str | int, ...]
+    width: int
+    vocab_size: int
+    position_limit: int
+    type_vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A built graph and what a session and its tasks must know of it.
+
+    ``model`` is a serialized ModelProto without weights; give a session ``weights_folder`` as
+    ``session.model_external_initializers_file_folder_path``. ``inputs`` are int64 ``[batch,
+    tokens]``. ``output`` is float32, by task: ``logits`` ``[batch, labels]`` (sequence) or
+    ``[batch, tokens, labels]`` (token), ``last_hidden_state`` ``[batch, tokens, hidden]``
+    (embedding); ``width`` is its last dimension. Ids go up to ``vocab_size`` and
+    ``type_vocab_size``, tokens up to ``position_limit``. ``dtype`` is that of the stored
+    weights that run, joined by ``+`` where they differ.
+    """
+
+    model: bytes
+    weights_folder: Path
+    inputs: tuple[str, ...]
+    output: str
+    width: int
+    vocab_size: int
+    position_limit: int
+    type_vocab_size: int
+    dtype: str
+
+
+class GraphBuilder:
+    """Write one graph, checking every weight it takes and remembering which it took.
+
+    The first of ``inputs`` gives the shape ``[batch, tokens]``. With ``fused`` attention is
+    com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], inputs: tuple[str, ...], *, fused: bool
+    ) -> None:
+        self.weights = weights
+        self._inputs = inputs
+        self._fused = fused
+        self._nodes: list[NodeProto] = []
+        self._initializers: dict[str, TensorProto] = {}
+        self._constants: dict[str, TensorProto] = {}
+        self._floats: dict[str, str] = {}
+        self._shapes: dict[tuple[int, ...], str] = {}
+        self._batch_and_tokens = self.op("Shape", [inputs[0]])
+
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        attributes: Attributes | None = None,
+        domain: str = "",
+    ) -> str:
+        """Append a node with one output and return the output's name."""
+        output = f"/{kind}_{len(self._nodes)}"
+        node = helper.make_node(kind, inputs, [output], name=output, domain=domain)
+        for key, value in (attributes or {}).items():
+            node.attribute.append(helper.make_attribute(key, value))
+        self._nodes.append(node)
+        return output
+
+    def integers(self, *values: int) -> str:
+        """Return a constant int64 vector."""
+        return self._constant(TensorProto.INT64, (len(values),), values)
+
+    def scalar(self, value: int | float) -> str:
+        """Return a constant scalar: int64 for an ``int``, float32 for a ``float``."""
+        kind = TensorProto.INT64 if isinstance(value, int) else TensorProto.FLOAT
+        return self._constant(kind, (), (value,))
+
+    def weight(self, name: str, *shape: Size) -> str:
+        """Return a stored weight as float32, whatever its precision in the file."""
+        if name not in self._floats:
+            self._floats[name] = self._as_float(self._stored(name, shape), name)
+        return self._floats[name]
+
+    def labels(self, config: Mapping[str, object], name: str) -> Size:
+        """Return the number of labels: the rows of the head's weight, which config.json shares."""
+        tensor = self._tensor(name)
+        found = tensor.shape[0] if tensor.shape else 0
+        stated = {
+            "num_labels": read(config, "num_labels", int, found),
+            "id2label": len(read(config, "id2label", dict, {})) or found,
+        }
+        for key, count in stated.items():
+            if count != found or found < 1:
+                raise BadArtifactError(
+                    f"config.json: {key!r} states {count} labels, weight {name!r} of"
+                    f" {tensor.path.name} has shape {list(tensor.shape)}; they do not belong"
+                    f" together"
+                )
+        return Size("labels", found)
+
+    def linear(self, x: str, name: str, inputs: Size, outputs: Size) -> str:
+        """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
+        weight = self.weight(f"{name}.weight", outputs, inputs)
+        bias = self.weight(f"{name}.bias", outputs)
+        return self.op("Gemm", [x, weight, bias], {"transB": 1})
+
+    def layer_norm(self, x: str, name: str, size: Size, epsilon: float) -> str:
+        """Normalise the last dimension; old checkpoints call the weights gamma and beta."""
+        legacy = f"{name}.weight" not in self.weights and f"{name}.gamma" in self.weights
+        scale, shift = ("gamma", "beta") if legacy else ("weight", "bias")
+        return self.op(
+            "LayerNormalization",
+            [x, self.weight(f"{name}.{scale}", size), self.weight(f"{name}.{shift}", size)],
+            {"axis": -1, "epsilon": epsilon},
+        )
+
+    def activation(self, x: str, name: str) -> str:
+        """Apply a row of ``ACTIVATIONS``; an unknown name is ``UnsupportedError``."""
+        if name not in ACTIVATIONS:
+            raise UnsupportedError(
+                f"activation {name!r} is not known; known are {', '.join(sorted(ACTIVATIONS))}"
+            )
+        row = ACTIVATIONS[name]
+        y = self.op(row.kind, [x], row.attributes)
+        return self.op("Mul", [x, y]) if row.gated else y
+
+    def embedding(self, ids: str, name: str, rows: Size, width: Size) -> str:
+        """Look ids of any shape up in a table: ``[..., width]``; out of range fails the run.
+
+        A half-precision table is cast after the look-up, so that it stays mapped from its file.
+        """
+        return self._as_float(self.op("Gather", [self._stored(name, (rows, width)), ids]), name)
+
+    def positions(self) -> str:
+        """Return 0 … tokens - 1, int64 ``[tokens]``."""
+        tokens = self.op("Gather", [self._batch_and_tokens, self.scalar(1)])
+        return self.op("Range", [self.scalar(0), tokens, self.scalar(1)])
+
+    def fold(self, x: str, width: Size) -> str:
+        """Reshape ``[batch, tokens, ...]`` to ``[batch * tokens, width]``."""
+        return self.op("Reshape", [x, self.integers(-1, width.value)])
+
+    def unfold(self, x: str, *tail: int) -> str:
+        """Reshape ``[batch * tokens, width]`` to ``[batch, tokens, *tail]``."""
+        if tail not in self._shapes:
+            parts = [self._batch_and_tokens, self.integers(*tail)]
+            self._shapes[tail] = self.op("Concat", parts, {"axis": 0})
+        return self.op("Reshape", [x, self._shapes[tail]])
+
+    def first_token(self, x: str, width: Size) -> str:
+        """Return the hidden state of each row's first token: ``[batch, width]``."""
+        return self.op("Gather", [self.unfold(x, width.value), self.scalar(0)], {"axis": 1})
+
+    def padding(self, mask: str) -> str:
+        """Turn an int64 mask ``[batch, tokens]`` (1 text, 0 padding) into what attention takes.
+
+        Any pattern of padding is right, and a row of nothing but padding gives no NaN.
+        """
+        if self._fused:
+            return self.op("Cast", [mask], {"to": TensorProto.INT32})
+        keep = self.op("Cast", [mask], {"to": TensorProto.BOOL})
+        bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(_MASKED)])
+        return self.op("Unsqueeze", [bias, self.integers(1, 2)])
+
+    def attention(
+        self, query: str, key: str, value: str, padding: str, heads: Size, width: Size
+    ) -> str:
+        """Attend in both directions, scores scaled by 1/sqrt(width / heads): 2-D in, 2-D out."""
+        if width.value % heads.value:
+            raise BadArtifactError(
+                f"{width.key} {width.value} is no multiple of {heads.key} {heads.value};"
+                f" correct config.json"
+            )
+        if self._fused:
+            q, k, v = (self.unfold(x, width.value) for x in (query, key, value))
+            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": _MASKED}
+            attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, _FUSED)
+            return self.fold(attended, width)
+        depth = width.value // heads.value
+        q, k, v = (
+            self.op("Transpose", [self.unfold(x, heads.value, depth)], {"perm": order})
+            for x, order in ((query, (0, 2, 1, 3)), (key, (0, 2, 3, 1)), (value, (0, 2, 1, 3)))
+        )
+        scores = self.op("Mul", [self.op("MatMul", [q, k]), self.scalar(1 / math.sqrt(depth))])
+        shares = self.op("Softmax", [self.op("Add", [scores, padding])], {"axis": -1})
+        attended = self.op("MatMul", [shares, v])
+        return self.fold(self.op("Transpose", [attended], {"perm": (0, 2, 1, 3)}), width)
+
+    def finish(self, head: Head, ignorable: Sequence[str]) -> Graph:
+        """Close the graph with ``head`` as its output.
+
+        A weight that was not taken and matches no pattern of ``ignorable`` is
+        ``BadArtifactError``: part of the model would silently not run.
+        """
+        unused = sorted(
+            name
+            for name in self.weights.keys() - self._initializers.keys()
+            if not any(fnmatchcase(name, pattern) for pattern in ignorable)
+        )
+        if unused:
+            more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+            raise BadArtifactError(
+                f"weights {', '.join(map(repr, unused[:3]))}{more} are no part of this model and"
+                f" task; check that config.json, the weights and the task belong together"
+            )
+        self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
+        int64, float32 = TensorProto.INT64, TensorProto.FLOAT
+        graph = helper.make_graph(
+            self._nodes,
+            "libsemantic",
+            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in self._inputs],
+            [helper.make_tensor_value_info(head.name, float32, head.shape)],
+            [*self._initializers.values(), *self._constants.values()],
+        )
+        opsets = [helper.make_opsetid("", _OPSET)]
+        if self._fused:
+            opsets.append(helper.make_opsetid(_FUSED, 1))
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="libsemantic"
+        )
+        taken = [self.weights[name] for name in self._initializers]
+        return Graph(
+            model=model.SerializeToString(),
+            weights_folder=taken[0].path.parent,
+            inputs=self._inputs,
+            output=head.name,
+            width=head.width,
+            vocab_size=head.vocab_size,
+            position_limit=head.position_limit,
+            type_vocab_size=head.type_vocab_size,
+            dtype="+".join(sorted({tensor.dtype for tensor in taken})),
+        )
+
+    def _tensor(self, name: str, expected: str = "") -> Tensor:
+        if name not in self.weights:
+            raise BadArtifactError(
+                f"weight {name!r}{expected} is missing from the safetensors files; check that the"
+                f" task fits the model, or download it again"
+            )
+        return self.weights[name]
+
+    def _stored(self, name: str, shape: tuple[Size, ...]) -> str:
+        """Register a weight as external data, in the precision of its file."""
+        expected = f" [{', '.join(f'{size.key} {size.value}' for size in shape)}]"
+        tensor = self._tensor(name, expected)
+        if tensor.shape != tuple(size.value for size in shape):
+            raise BadArtifactError(
+                f"weight {name!r} of {tensor.path.name} has shape {list(tensor.shape)}, expected"
+                f"{expected}; config.json and weights do not belong together"
+            )
+        if tensor.dtype not in _TYPES:
+            raise UnsupportedError(
+                f"weight {name!r} is stored as {tensor.dtype}; store it as {', '.join(_TYPES)}"
+            )
+        first = self.weights[next(iter(self._initializers), name)]
+        if first.path.parent != tensor.path.parent:
+            raise BadArtifactError(
+                f"weight files lie in {first.path.parent} and in {tensor.path.parent}, but ONNX"
+                f" Runtime reads one folder; put them into one"
+            )
+        proto = TensorProto(name=name, data_type=_TYPES[tensor.dtype], dims=tensor.shape)
+        proto.data_location = TensorProto.EXTERNAL
+        for key, value in (
+            ("location", tensor.path.name),
+            ("offset", str(tensor.offset)),
+            ("length", str(tensor.nbytes)),
+        ):
+            proto.external_data.append(StringStringEntryProto(key=key, value=value))
+        self._initializers[name] = proto
+        return name
+
+    def _as_float(self, value: str, name: str) -> str:
+        """Cast a value that came from the weight ``name`` to float32 where it is not."""
+        if self.weights[name].dtype == "F32":
+            return value
+        return self.op("Cast", [value], {"to": TensorProto.FLOAT})
+
+    def _constant(self, kind: int, shape: tuple[int, ...], values: Sequence[float]) -> str:
+        name = f"/constant_{kind}_{'x'.join(map(str, shape))}_{'_'.join(map(str, values))}"
+        if name not in self._constants:
+            self._constants[name] = helper.make_tensor(name, kind, shape, values)
+        return name
+
+
+def read(config: Mapping[str, object], key: str, kind: type[_T], default: _T | None = None) -> _T:
+    """Return a value of config.json of exactly the type ``kind``; null counts as absent.
+
+    A wrong type, or absence where there is no ``default``, is ``BadArtifactError``.
+    """
+    value = config.get(key)
+    if value is None:
+        if default is None:
+            raise BadArtifactError(f"config.json lacks {key!r}; download it again")
+        return default
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise BadArtifactError(
+            f"config.json: {key!r} is of type {type(value).__name__}, not {kind.__name__};"
+            f" correct it"
+        )
+    return value
+
+
+def read_size(config: Mapping[str, object], key: str) -> Size:
+    """Return a required positive integer of config.json together with its key."""
+    value = read(config, key, int)
+    if value < 1:
+        raise BadArtifactError(f"config.json: {key!r} is {value}, not positive; correct it")
+    return Size(key, value)

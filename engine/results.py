@@ -1,0 +1,293 @@
+"""What the engine answers: columns of numpy arrays, one dataclass per kind of result.
+
+Fields carry the names of the structs in ``semantic.h``; the boundary copies them by name.
+``n`` is the number of rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import SemanticError, Status
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+UInt8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What every result says about its rows.
+
+    ``token_count`` int64[n]: tokens of the whole text with special tokens.
+    ``scored_token_count`` int64[n]: those the model saw, each once.
+    ``truncated`` uint8[n], ``window_count`` int32[n], ``status`` int32[n].
+    ``errors``: per row the error, or None.
+    """
+
+    token_count: Int64
+    scored_token_count: Int64
+    truncated: UInt8
+    window_count: Int32
+    status: Int32
+    errors: tuple[SemanticError | None, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.errors)
+
+    @property
+    def message(self) -> tuple[str, ...]:
+        """Per row the error text, empty where it is OK."""
+        return tuple("" if error is None else error.message for error in self.errors)
+
+    def first_error(self) -> tuple[int, SemanticError] | None:
+        """Return the first failed row and its error, or None."""
+        for row, error in enumerate(self.errors):
+            if error is not None:
+                return row, error
+        return None
+
+
+def make_rows(
+    counts: Sequence[tuple[int, int, int]], errors: Sequence[SemanticError | None]
+) -> Rows:
+    """Build ``Rows`` from (tokens, scored tokens, windows) per row; failed rows become zeros."""
+    values = [
+        count if error is None else (0, 0, 0) for count, error in zip(counts, errors, strict=True)
+    ]
+    table = np.array(values, np.int64).reshape(len(values), 3)
+    status = [Status.OK if error is None else error.status for error in errors]
+    return Rows(
+        token_count=np.ascontiguousarray(table[:, 0]),
+        scored_token_count=np.ascontiguousarray(table[:, 1]),
+        truncated=(table[:, 1] < table[:, 0]).astype(np.uint8),
+        window_count=table[:, 2].astype(np.int32),
+        status=np.array(status, np.int32),
+        errors=tuple(errors),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """Sequence classification of ``n`` texts or pairs over ``L`` labels.
+
+    ``label_index`` int32[n], ``score`` float32[n]; ``probabilities``, ``logits``,
+    ``class_max`` float32[n, L]; ``class_window`` int32[n, L]; ``selected`` uint8[n, L].
+    """
+
+    generation: int
+    rows: Rows
+    labels: tuple[str, ...]
+    multi_label: bool
+    label_index: Int32
+    score: Float32
+    probabilities: Float32
+    logits: Float32
+    selected: UInt8
+    class_max: Float32
+    class_window: Int32
+
+    @property
+    def label_count(self) -> int:
+        """The number of labels."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClassification:
+    """Items (entities or tokens) found in ``n`` texts.
+
+    ``row_start`` int64[n + 1]; per item ``row``, ``start``, ``end`` int64 (UTF-8 bytes,
+    half-open), ``label_index`` int32, ``score`` float32; ``probabilities`` float32[items, L]
+    for tokens, None for entities.
+    """
+
+    generation: int
+    rows: Rows
+    labels: tuple[str, ...]
+    row_start: Int64
+    row: Int64
+    label_index: Int32
+    score: Float32
+    start: Int64
+    end: Int64
+    probabilities: Float32 | None
+
+    @property
+    def label_count(self) -> int:
+        """The number of labels."""
+        return len(self.labels)
+
+    @property
+    def item_count(self) -> int:
+        """The number of entities or tokens."""
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Vectors of ``n`` texts: ``values`` float32[n, dimension]."""
+
+    generation: int
+    rows: Rows
+    values: Float32
+
+    @property
+    def dimension(self) -> int:
+        """The length of a vector."""
+        return int(self.values.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Token counts of ``n`` texts and the windows that a call would use.
+
+    ``row_start`` int64[n + 1]; per window ``window_start``, ``window_end`` (UTF-8 bytes) and
+    ``window_tokens`` (with special tokens), int64.
+    """
+
+    generation: int
+    rows: Rows
+    row_start: Int64
+    window_start: Int64
+    window_end: Int64
+    window_tokens: Int64
+
+    @property
+    def window_total(self) -> int:
+        """The number of windows."""
+        return len(self.window_start)
+
+
+Result = Classification | TokenClassification | Embedding | TokenCounts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """Models that are loading, ready or stopping, in order of their handles."""
+
+    model_id: NDArray[np.uint64]
+    name: tuple[str, ...]
+    task: Int32
+    state: Int32
+
+    @property
+    def count(self) -> int:
+        """The number of models."""
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a loaded model is, and what loading it took."""
+
+    generation: int
+    name: str
+    path: str
+    family: str
+    architecture: str
+    source: str
+    provider: str
+    dtype: str
+    task: int
+    multi_label: bool
+    labels: tuple[str, ...]
+    max_tokens: int
+    position_limit: int
+    max_text_bytes: int
+    dimension: int
+    dimensions: Int64
+    layers: Int64
+    prompt_names: tuple[str, ...]
+    mapped_bytes: int
+    grown_bytes: int
+    file_names: tuple[str, ...]
+    file_sizes: Int64
+    warnings: tuple[str, ...]
+    json: str
+
+    @property
+    def label_count(self) -> int:
+        """The number of labels."""
+        return len(self.labels)
+
+    @property
+    def dimension_count(self) -> int:
+        """The number of dimensions that a call may ask for."""
+        return len(self.dimensions)
+
+    @property
+    def layer_count(self) -> int:
+        """The number of layers that a call may ask for."""
+        return len(self.layers)
+
+    @property
+    def prompt_count(self) -> int:
+        """The number of prompts."""
+        return len(self.prompt_names)
+
+    @property
+    def file_count(self) -> int:
+        """The number of files."""
+        return len(self.file_names)
+
+    @property
+    def warning_count(self) -> int:
+        """The number of warnings."""
+        return len(self.warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters and memory of the runtime; see ``semantic_stats``."""
+
+    running: bool
+    models_loading: int
+    models_ready: int
+    models_stopping: int
+    model_id: NDArray[np.uint64]
+    model_name: tuple[str, ...]
+    model_task: Int32
+    model_state: Int32
+    call_model_id: NDArray[np.uint64]
+    call_model_name: tuple[str, ...]
+    call: Int32
+    accepted: NDArray[np.uint64]
+    completed: NDArray[np.uint64]
+    failed: NDArray[np.uint64]
+    expired: NDArray[np.uint64]
+    cancelled: NDArray[np.uint64]
+    in_flight: NDArray[np.uint64]
+    refused: NDArray[np.uint64]
+    tokens: NDArray[np.uint64]
+    truncated: NDArray[np.uint64]
+    batches: NDArray[np.uint64]
+    bucket_bounds: NDArray[np.float64]
+    latency: NDArray[np.uint64]
+    memory_owner: tuple[str, ...]
+    memory_bytes: Int64
+
+    @property
+    def model_count(self) -> int:
+        """The number of models."""
+        return len(self.model_name)
+
+    @property
+    def call_count(self) -> int:
+        """The number of (model, kind of call) entries."""
+        return len(self.call_model_name)
+
+    @property
+    def bucket_count(self) -> int:
+        """The number of latency buckets; the last is open."""
+        return len(self.bucket_bounds) + 1
+
+    @property
+    def memory_count(self) -> int:
+        """The number of memory owners."""
+        return len(self.memory_owner)

@@ -1,0 +1,145 @@
+"""Counters per model and kind of call.
+
+The unit is the row. ``accepted`` is never stored: it is the sum of completed, failed,
+expired, cancelled and in flight, so that the books balance at any moment.
+"""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import Status
+from .results import Rows
+
+# Upper bounds in seconds; the last bucket is open. Fixed within an ABI version.
+BUCKET_BOUNDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+
+
+class Call(IntEnum):
+    """Kinds of calls; values of ``semantic_call``."""
+
+    CLASSIFY = 1
+    CLASSIFY_PAIRS = 2
+    CLASSIFY_TOKENS = 3
+    CLASSIFY_TOKEN_PAIRS = 4
+    EMBED = 5
+    COUNT_TOKENS = 6
+
+
+@dataclass(slots=True)
+class CallCounters:
+    """Counters of one kind of call to one model."""
+
+    completed: int = 0
+    failed: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    in_flight: int = 0
+    refused: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    batches: int = 0
+    latency: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_BOUNDS) + 1))
+
+    @property
+    def accepted(self) -> int:
+        """Rows that were taken on, whatever became of them."""
+        return self.completed + self.failed + self.expired + self.cancelled + self.in_flight
+
+    def add(self, other: "CallCounters") -> None:
+        """Add another model's counters to these."""
+        for each in fields(self):
+            if each.name == "latency":
+                self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
+            else:
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+_ENDED_AS = {
+    Status.OK: "completed",
+    Status.DEADLINE: "expired",
+    Status.CANCELLED: "cancelled",
+}
+
+
+class Counters:
+    """The counters of one model, safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[Call, CallCounters] = {}
+
+    def begin(self, call: Call, rows: int) -> None:
+        """Note rows that were admitted and are now in flight."""
+        with self._lock:
+            self._of(call).in_flight += rows
+
+    def end(self, call: Call, admitted: int, rows: Rows, seconds: float) -> None:
+        """Note the end of a call that returned row by row; ``admitted`` were in flight."""
+        with self._lock:
+            counters = self._of(call)
+            counters.in_flight -= admitted
+            if rows.first_error() is None:
+                counters.completed += rows.count
+            else:
+                for status in rows.status.tolist():
+                    self._count(counters, Status(status), 1)
+            counters.tokens += int(rows.scored_token_count.sum())
+            counters.truncated += int(rows.truncated.sum())
+            counters.latency[bisect_left(BUCKET_BOUNDS, seconds)] += 1
+
+    def end_failed(
+        self, call: Call, admitted: int, rows: int, status: Status, seconds: float
+    ) -> None:
+        """Note the end of a call that failed as a whole."""
+        with self._lock:
+            counters = self._of(call)
+            counters.in_flight -= admitted
+            self._count(counters, status, rows)
+            counters.latency[bisect_left(BUCKET_BOUNDS, seconds)] += 1
+
+    def refuse(self, call: Call, rows: int) -> None:
+        """Note rows that were not taken on."""
+        with self._lock:
+            self._of(call).refused += rows
+
+    def ran_batch(self, call: Call) -> None:
+        """Note one run of the model, led by a call of this kind."""
+        with self._lock:
+            self._of(call).batches += 1
+
+    def snapshot(self) -> dict[Call, CallCounters]:
+        """Return a consistent copy."""
+        copy: dict[Call, CallCounters] = {}
+        with self._lock:
+            for call, counters in self._calls.items():
+                copy[call] = CallCounters()
+                copy[call].add(counters)
+        return copy
+
+    def absorb(self, other: dict[Call, CallCounters]) -> None:
+        """Add the counters of a model that is gone."""
+        with self._lock:
+            for call, counters in other.items():
+                self._of(call).add(counters)
+
+    def _of(self, call: Call) -> CallCounters:
+        return self._calls.setdefault(call, CallCounters())
+
+    @staticmethod
+    def _count(counters: CallCounters, status: Status, rows: int) -> None:
+        name = _ENDED_AS.get(status, "failed")
+        setattr(counters, name, getattr(counters, name) + rows)
+
+
+def column(values: Iterable[int]) -> NDArray[np.uint64]:
+    """Make one unsigned column of the statistics."""
+    return np.array(list(values), np.uint64)

@@ -1,0 +1,244 @@
+"""Texts to token arrays, with the tokenizer of a model's folder.
+
+Truncation and padding are switched off once, at load, and never touched again: changing them
+while another thread encodes is an error inside the library, and from tokenizers 0.23.1 the
+pieces it cuts off are incomplete. Texts are encoded whole; ``windows`` cuts them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from .config import Shorten
+from .errors import BadArtifactError, InternalError, NotFoundError, UnsupportedError
+
+IntArray = NDArray[np.int64]
+Span = tuple[int, int]
+
+# Ids no vocabulary reaches: they stand for the first and second text when a template is read.
+_FIRST_PROBE, _SECOND_PROBE = 2**32 - 1, 2**32 - 2
+_PAD_TOKENS = ("[PAD]", "<pad>")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Special tokens of a template: before the first text, between the texts, at the end."""
+
+    before: int
+    between: int
+    after: int
+
+    @property
+    def special_count(self) -> int:
+        """Count the special tokens of the template."""
+        return self.before + self.between + self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One whole encoding: ``ids`` and ``type_ids`` int64[tokens], special tokens included.
+
+    ``first`` and ``second`` are the half-open token ranges of the two texts; ``second`` is None
+    for a single text. Every token outside them belongs to the template. A special token that the
+    user wrote into the text lies inside a range and is content.
+    """
+
+    ids: IntArray
+    type_ids: IntArray
+    first: Span
+    second: Span | None = None
+    source: tokenizers.Encoding | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def token_count(self) -> int:
+        """Count the tokens, special tokens included."""
+        return len(self.ids)
+
+    @property
+    def special_count(self) -> int:
+        """Count the tokens of the template."""
+        start, end = self.second or (0, 0)
+        return len(self.ids) - (self.first[1] - self.first[0]) - (end - start)
+
+    def part(self, part: Shorten) -> Span:
+        """Return the token range of one text; ``AUTO`` means the first."""
+        if part is not Shorten.SECOND:
+            return self.first
+        if self.second is None:
+            raise InternalError("the second part of a single text was asked for")
+        return self.second
+
+    def offsets(self, part: Shorten = Shorten.FIRST) -> IntArray:
+        """Return int64[tokens of the part, 2]: half-open code-point ranges in that part's text.
+
+        Built anew at each call. Raise InternalError if the encoding was made without offsets.
+        """
+        if self.source is None:
+            raise InternalError("offsets were asked of an encoding that was made without them")
+        start, end = self.part(part)
+        pairs = self.source.offsets[start:end]
+        flat = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * len(pairs))
+        return flat.reshape(-1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A loaded tokenizer; safe to use from any number of threads.
+
+    ``vocab_size`` is the largest id + 1, added tokens included. ``pad_id`` is the id of the
+    file's padding section, else of a token named ``[PAD]`` or ``<pad>``, else None. ``pair`` is
+    None where the file has no usable template for two texts.
+    """
+
+    backend: tokenizers.Tokenizer = field(repr=False)
+    vocab_size: int
+    pad_id: int | None
+    single: Layout
+    pair: Layout | None
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a token by its exact name, None where there is none."""
+        return self.backend.token_to_id(token)
+
+    def encode(self, texts: Sequence[str], offsets: bool) -> list[Encoded]:
+        """Encode each text whole, with special tokens.
+
+        Raise BadArtifactError if the tokenizer fails on a text.
+        """
+        before, after = self.single.before, self.single.after
+        result = []
+        for source in self._run(texts, offsets):
+            ids = np.array(source.ids, np.int64)
+            type_ids = np.array(source.type_ids, np.int64)
+            first = (before, len(ids) - after)
+            result.append(Encoded(ids, type_ids, first, None, source if offsets else None))
+        return result
+
+    def encode_pairs(
+        self, left: Sequence[str], right: Sequence[str], offsets: bool
+    ) -> list[Encoded]:
+        """Encode each pair whole, with the special tokens of the pair template.
+
+        Raise UnsupportedError where the tokenizer has no usable pair template, InternalError if
+        the two sides differ in number, BadArtifactError if the tokenizer fails on a text.
+        """
+        if self.pair is None:
+            raise UnsupportedError(
+                "tokenizer.json has no template that holds the first text, then the second, once "
+                "each; give a tokenizer with a pair template"
+            )
+        if len(left) != len(right):
+            raise InternalError(f"{len(left)} left texts came with {len(right)} right texts")
+        before, between, after = self.pair.before, self.pair.between, self.pair.after
+        result = []
+        for source in self._run(list(zip(left, right, strict=True)), offsets):
+            ids = np.array(source.ids, np.int64)
+            type_ids = np.array(source.type_ids, np.int64)
+            end = len(ids) - after
+            try:
+                start = source.sequence_ids.index(1)
+            except ValueError:  # the second text has no tokens
+                start = end
+            spans = (before, start - between), (start, end)
+            result.append(Encoded(ids, type_ids, *spans, source if offsets else None))
+        return result
+
+    def _run(
+        self, inputs: Sequence[str] | Sequence[tuple[str, str]], offsets: bool
+    ) -> list[tokenizers.Encoding]:
+        # Both batch calls release the interpreter lock; ``encode`` holds it. The fast one leaves
+        # every offset (0, 0) and is else equal.
+        backend = self.backend
+        try:
+            return backend.encode_batch(inputs) if offsets else backend.encode_batch_fast(inputs)
+        except BaseException as error:
+            if not _is_library_fault(error):
+                raise
+            raise BadArtifactError(
+                "the tokenizer failed on a text; tokenizer.json does not cover every character or "
+                "is damaged, replace it with the model's own"
+            ) from error
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read the ``tokenizer.json`` at ``path``; truncation and padding it asks for are dropped.
+
+    Raise NotFoundError if it is not there and BadArtifactError if it cannot be read or used.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"{path} is not there; save the tokenizer in the fast format (tokenizer.json) beside "
+            "the model"
+        ) from None
+    except OSError as error:
+        raise BadArtifactError(f"{path} cannot be read ({error.strerror}); check it") from error
+    try:
+        backend = tokenizers.Tokenizer.from_buffer(data)
+        padding = backend.padding
+        backend.no_truncation()
+        backend.no_padding()
+        vocab_size = max(backend.get_vocab(True).values(), default=-1) + 1
+        single, pair = _read_layouts(backend)
+    except BaseException as error:
+        if not _is_library_fault(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise BadArtifactError(f"{path} is damaged ({reason}); fetch it again") from error
+    if single is None:
+        raise BadArtifactError(
+            f"{path} has a template that does not hold the text exactly once; repair its "
+            "post_processor"
+        )
+    if padding is not None:
+        found = [int(padding["pad_id"])]
+    else:
+        named = map(backend.token_to_id, _PAD_TOKENS)
+        found = [number for number in named if number is not None]
+    return Tokenizer(backend, vocab_size, found[0] if found else None, single, pair)
+
+
+def to_byte_offsets(text: str, offsets: IntArray) -> IntArray:
+    """Convert code-point offsets of ``text``, of any shape, to UTF-8 byte offsets."""
+    if text.isascii():
+        return offsets
+    data = np.frombuffer(text.encode(), np.uint8)
+    # Every byte that is not a continuation (10xxxxxx) starts a character.
+    starts = np.flatnonzero((data & 0xC0) != 0x80)
+    return np.append(starts, len(data))[offsets]
+
+
+def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout | None]:
+    """Read the templates for one and for two texts by post-processing two made-up tokens.
+
+    None stands for a template that lacks a text, repeats one, swaps the two, or, for pairs, does
+    not tell them apart in its sequence ids.
+    """
+    maker = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"a": _FIRST_PROBE, "b": _SECOND_PROBE}, unk_token="a")
+    )
+    first, second = maker.encode("a"), maker.encode("b")
+    one, two = backend.post_process(first), backend.post_process(first, second)
+    single = pair = None
+    if one.ids.count(_FIRST_PROBE) == 1:
+        at = one.ids.index(_FIRST_PROBE)
+        single = Layout(at, 0, len(one.ids) - at - 1)
+    if two.ids.count(_FIRST_PROBE) == two.ids.count(_SECOND_PROBE) == 1:
+        left, right = two.ids.index(_FIRST_PROBE), two.ids.index(_SECOND_PROBE)
+        parts = [part for part in two.sequence_ids if part is not None]
+        if left < right and parts == [0, 1] and two.sequence_ids[right] == 1:
+            pair = Layout(left, right - left - 1, len(two.ids) - right - 1)
+    return single, pair
+
+
+def _is_library_fault(error: BaseException) -> bool:
+    """Tell the tokenizers library's own errors, its Rust panics included, from interrupts."""
+    if isinstance(error, MemoryError):
+        return False
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

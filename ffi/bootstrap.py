@@ -1,0 +1,67 @@
+"""Compose the library once Python runs: one registry, attached to every export."""
+
+import sys
+from pathlib import Path
+
+from libsemantic.engine.config import LogLevel
+from libsemantic.engine.errors import InterpreterError, Status
+from libsemantic.engine.registry import REGISTRY
+from libsemantic.engine.session import first_run
+
+from .codecs import FFI, Lib
+from .native import Boundary
+
+_PREFIX = "py_"
+_CANCEL_EVERYTHING = "py_cancel_everything"
+
+
+def start(ffi: FFI, lib: Lib) -> None:
+    """Attach every declared function, run ONNX Runtime once, report to the C side."""
+    _require_environment(ffi.string(lib.boundary_environment()).decode())
+    _realise_types(ffi)
+    boundary = Boundary(ffi, lib, REGISTRY)
+    entries = boundary.entries()
+    declared = {name for name in dir(lib) if name.startswith(_PREFIX)} - {_CANCEL_EVERYTHING}
+    attached = {_PREFIX + name for name in entries}
+    if declared != attached:
+        raise InterpreterError(
+            f"the library and its Python side differ in {sorted(declared ^ attached)}; "
+            "rebuild the library"
+        )
+    for name, entry in entries.items():
+        ffi.def_extern(
+            name=_PREFIX + name, error=int(Status.INTERNAL), onerror=boundary.report_escape
+        )(entry if name == "semantic_cancel" else boundary.guard(entry))
+    ffi.def_extern(name=_CANCEL_EVERYTHING, onerror=boundary.report_escape)(
+        REGISTRY.cancel_everything
+    )
+
+    def write_log(level: LogLevel, message: str) -> None:
+        line = message.encode("utf-8", "replace")
+        lib.boundary_log(int(level), line, len(line))
+
+    REGISTRY.log.send_to(write_log)
+    first_run()
+    lib.boundary_report_start(ffi.NULL)
+
+
+def _require_environment(expected: str) -> None:
+    """Refuse an adopted interpreter of another environment: its packages may differ."""
+    running = str(Path(sys.prefix).resolve())
+    if running != expected:
+        raise InterpreterError(
+            f"this process runs the Python environment {running}, the library belongs to "
+            f"{expected}; use that environment or set LIBSEMANTIC_PYTHON"
+        )
+
+
+def _realise_types(ffi: FFI) -> None:
+    """Build every type now: cffi builds them on first use, which is not safe in a race."""
+    typedefs, structs, unions = ffi.list_types()
+    for name in typedefs + structs + unions:
+        ctype = ffi.typeof(name)
+        if ctype.kind == "struct":
+            for _, field in ctype.fields:
+                _ = field.type.cname
+        ffi.typeof(f"{name} *")
+        ffi.typeof(f"{name} * *")

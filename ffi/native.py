@@ -1,0 +1,207 @@
+"""The Python side of every exported function: decode, ask the registry, encode."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from libsemantic.engine import results
+from libsemantic.engine.config import LoadOptions, RunOptions, RuntimeOptions
+from libsemantic.engine.errors import (
+    InternalError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    SemanticError,
+    Status,
+)
+from libsemantic.engine.registry import Registry
+
+from .codecs import FFI, CData, Lib, OptionsCodec, ResultCodec, decode_name, decode_texts
+
+Entry = Callable[..., int]
+
+RESULT_STRUCTS: Mapping[type, str] = {
+    results.Classification: "semantic_classification",
+    results.TokenClassification: "semantic_token_classification",
+    results.Embedding: "semantic_embedding",
+    results.TokenCounts: "semantic_token_counts",
+    results.ModelList: "semantic_model_list",
+    results.ModelInfo: "semantic_model_info",
+    results.Stats: "semantic_stats",
+}
+
+
+def as_semantic_error(error: BaseException) -> SemanticError:
+    """Give any exception its status.
+
+    Of a fault only type and place are told: its own message could hold the user's text.
+    """
+    if isinstance(error, SemanticError):
+        return error
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError("the system refused memory; send fewer or shorter texts")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = ""
+    if trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+    return InternalError(f"internal fault: {type(error).__name__}{place}; please report this")
+
+
+class Boundary:
+    """Binds one registry to the exported functions."""
+
+    def __init__(self, ffi: FFI, lib: Lib, registry: Registry) -> None:
+        self._ffi = ffi
+        self._lib = lib
+        self._registry = registry
+        self._init_options = OptionsCodec(ffi, "semantic_init_options", RuntimeOptions)
+        self._load_options = OptionsCodec(ffi, "semantic_load_options", LoadOptions)
+        self._run_options = OptionsCodec(ffi, "semantic_run_options", RunOptions)
+        self._results = ResultCodec(ffi, lib, RESULT_STRUCTS)
+
+    def entries(self) -> dict[str, Entry]:
+        """Return the Python side of each exported function, by its C name."""
+        registry = self._registry
+        return {
+            "semantic_init": self.init,
+            "semantic_cleanup": self.cleanup,
+            "semantic_load_model": self.load_model,
+            "semantic_find_model": self.find_model,
+            "semantic_list_models": self.list_models,
+            "semantic_get_model_info": self.get_model_info,
+            "semantic_unload_model": self.unload_model,
+            "semantic_classify": self._texts(registry.classify),
+            "semantic_classify_pairs": self._pairs(registry.classify_pairs),
+            "semantic_classify_tokens": self._texts(registry.classify_tokens),
+            "semantic_classify_token_pairs": self._pairs(registry.classify_token_pairs),
+            "semantic_embed": self._texts(registry.embed),
+            "semantic_count_tokens": self._texts(registry.count_tokens),
+            "semantic_cancel": self.cancel,
+            "semantic_get_stats": self.get_stats,
+        }
+
+    def guard(self, entry: Entry) -> Entry:
+        """Turn whatever an entry raises into a status with its text in ``error``."""
+
+        def guarded(*arguments: Any) -> int:
+            try:
+                return entry(*arguments)
+            except BaseException as raised:  # the boundary never throws
+                failure = as_semantic_error(raised)
+                self._set_error(arguments[-1], failure.status, failure)
+                return int(failure.status)
+
+        return guarded
+
+    def init(self, options: CData, error: CData) -> int:
+        del error
+        self._registry.init(self._init_options.decode(options))
+        return Status.OK
+
+    def cleanup(self, timeout_ms: int, error: CData) -> int:
+        del error
+        self._registry.cleanup(timeout_ms)
+        return Status.OK
+
+    def load_model(self, path: CData, options: CData, model: CData, error: CData) -> int:
+        del error
+        folder = decode_name(self._ffi, path, "path")
+        if not folder:
+            raise InvalidArgumentError("path is empty; pass the folder of a model")
+        model.id = self._registry.load(folder, self._load_options.decode(options))
+        return Status.OK
+
+    def find_model(self, name: CData, model: CData, error: CData) -> int:
+        del error
+        model.id = self._registry.find(decode_name(self._ffi, name, "name") or "")
+        return Status.OK
+
+    def list_models(self, out: CData, error: CData) -> int:
+        del error
+        return self._answer(self._registry.list_models(), out)
+
+    def get_model_info(self, model: int, out: CData, error: CData) -> int:
+        del error
+        return self._answer(self._registry.info(model), out)
+
+    def unload_model(self, model: int, timeout_ms: int, error: CData) -> int:
+        del error
+        self._registry.unload(model, timeout_ms)
+        return Status.OK
+
+    def cancel(self, cancel_key: int) -> int:
+        try:
+            self._registry.cancel(cancel_key)
+        except BaseException as raised:  # no error value to fill: the status is all
+            return int(as_semantic_error(raised).status)
+        return Status.OK
+
+    def get_stats(self, out: CData, error: CData) -> int:
+        del error
+        lib = self._lib
+        unfreed = lib.boundary_blocks_unfreed(), lib.boundary_blocks_unfreed_bytes()
+        address = self._results.encode(self._registry.stats())
+        stats = self._ffi.cast("semantic_stats *", address)
+        stats.results_unfreed, stats.results_unfreed_bytes = unfreed
+        stats.log_dropped = lib.boundary_log_dropped()
+        out[0] = stats
+        return Status.OK
+
+    def _answer(self, result: object, out: CData) -> int:
+        out[0] = self._ffi.cast("void *", self._results.encode(result))
+        return Status.OK
+
+    def _texts(self, call: Callable[[int, list[Any], RunOptions], results.Result]) -> Entry:
+        def entry(
+            model: int, texts: CData, n: int, options: CData, out: CData, error: CData
+        ) -> int:
+            rows = decode_texts(self._ffi, texts, n)
+            return self._answer_rows(
+                call(model, rows, self._run_options.decode(options)), out, error
+            )
+
+        return entry
+
+    def _pairs(
+        self, call: Callable[[int, list[Any], list[Any], RunOptions], results.Result]
+    ) -> Entry:
+        def entry(
+            model: int,
+            left: CData,
+            right: CData,
+            n: int,
+            options: CData,
+            out: CData,
+            error: CData,
+        ) -> int:
+            pair = decode_texts(self._ffi, left, n), decode_texts(self._ffi, right, n)
+            return self._answer_rows(
+                call(model, *pair, self._run_options.decode(options)), out, error
+            )
+
+        return entry
+
+    def _answer_rows(self, result: results.Result, out: CData, error: CData) -> int:
+        self._answer(result, out)
+        failed = result.rows.first_error()
+        if failed is None:
+            return Status.OK
+        row, failure = failed
+        failure.input_index = row
+        self._set_error(error, Status.PARTIAL, failure)
+        return Status.PARTIAL
+
+    def _set_error(self, error: CData, status: Status, failure: SemanticError) -> None:
+        message = " ".join(failure.message.split("\n")).encode("utf-8", "replace")
+        self._lib.boundary_set_error(
+            error, status, failure.input_index, message, len(message)
+        )
+
+    def report_escape(self, kind: object, value: object, trace: object) -> None:
+        """Log what escaped an entry; cffi then answers with the failure value."""
+        del value, trace
+        line = f"a call failed outside its guard: {getattr(kind, '__name__', kind)}".encode()
+        self._lib.boundary_log(2, line, len(line))
+        sys.exc_info()
