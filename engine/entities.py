@@ -30,7 +30,7 @@ _BLANKS[[*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]] 
 _BLANKS[[0x2028, 0x2029, 0x202F, 0x205F, 0x3000]] = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LabelScheme:
     """What the labels of a token classifier mean, indexed by label.
 
@@ -47,7 +47,7 @@ class LabelScheme:
     quiet_label: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entities:
     """Entities of one text, ordered by start, then end.
 

@@ -76,7 +76,7 @@ class AlreadyExistsError(SemanticError):
 
 
 class UnsupportedError(SemanticError):
-    """This library, model or provider cannot do what was asked."""
+    """What was asked cannot be done by this library, model or provider."""
 
     status = Status.UNSUPPORTED
 

@@ -17,7 +17,7 @@ IntArray = NDArray[np.int64]
 _Pool = Callable[[FloatArray, FloatArray], FloatArray]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WindowedProbabilities:
     """Classification of a text from its windows, each field one entry per label.
 

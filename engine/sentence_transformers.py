@@ -1,4 +1,4 @@
-"""Read the JSON descriptions of a folder, above all those of sentence-transformers.
+"""Read what sentence-transformers puts beside a model: modules, pooling, dense layers, prompts.
 
 ``modules.json`` lists the steps from tokens to a vector; each step has a folder with its own
 ``config.json``. Keys, defaults and the order in which pooled vectors are joined are those of
@@ -6,9 +6,7 @@ sentence-transformers (``base/modules``, ``sentence_transformer/modules``), both
 one flag per pooling mode and the newer ``pooling_mode``.
 """
 
-import json
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,9 +14,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from .errors import BadArtifactError, NotFoundError, UnsupportedError
+from .labels import Description, file_size, read_description, read_json
 
-MAX_DESCRIPTION_BYTES = 64 << 20
-SENTINEL_LENGTH = 1_000_000
 POOLING_FOLDER = "1_Pooling"
 PICKLE_REMEDY = "save it again with safe_serialization=True, which writes model.safetensors"
 
@@ -30,7 +27,7 @@ _TRANSFORMER_OPTIONS = tuple(
 )
 _KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 _CHAIN = re.compile(r"Transformer Pooling(?: Dense)*(?: Normalize)?")
-_POOLING_FLAGS = {  # in the order in which the pooled vectors are joined
+_POOLING_MODES = {  # flag to newer name, in the order in which the pooled vectors are joined
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -38,10 +35,9 @@ _POOLING_FLAGS = {  # in the order in which the pooled vectors are joined
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_MEAN = "pooling_mode_mean_tokens"
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")
 _STREAM = "sentence_embedding"
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
-_T = TypeVar("_T", bool, int, str, list[object], dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +67,9 @@ class Dense:
 class EmbeddingHead:
     """What turns token states into one vector.
 
-    ``pooling``: modes whose vectors are joined in this order. ``normalize``: None where the
-    files do not say. ``hidden_size`` and ``width``: dimensions before and after, 0 = unknown.
-    ``files``: names, relative to the folder, of all files that describe it.
+    ``pooling``: names of the modes that are on, as the flags of ``1_Pooling/config.json``.
+    ``normalize``: None where the files do not say. ``hidden_size`` and ``width``: dimensions
+    before and after, 0 = unknown. ``files``: names, relative to the folder, of what it needs.
     """
 
     pooling: tuple[str, ...]
@@ -87,12 +83,15 @@ class EmbeddingHead:
     warnings: tuple[str, ...]
 
 
+NO_HEAD = EmbeddingHead((), (), None, 0, 0, MappingProxyType({}), None, (), ())
+
+
 def read_modules(folder: Path) -> tuple[Module, ...] | None:
     """Read ``modules.json``; None where the folder has none."""
     path = folder / _MODULES
-    entries = read_json(path)
-    if entries is None:
+    if file_size(path) is None:
         return None
+    entries = read_json(path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise BadArtifactError(f"{path} does not hold a list of objects; fetch the file again")
     modules = []
@@ -104,6 +103,18 @@ def read_modules(folder: Path) -> tuple[Module, ...] | None:
             raise BadArtifactError(f"{path}: 'path' is {str(place)!r}; it must stay in the folder")
         modules.append(Module(kind.rpartition(".")[2], "" if place.name == "" else str(place)))
     return tuple(modules)
+
+
+def transformer_folder(folder: Path, modules: tuple[Module, ...] | None) -> Path:
+    """Return where configuration, tokenizer and weights lie: the folder or one inside it."""
+    if not modules:
+        return folder
+    if modules[0].kind != "Transformer":
+        raise UnsupportedError(
+            f"{folder / _MODULES} begins with a module {modules[0].kind!r}; supported is "
+            "Transformer"
+        )
+    return folder / modules[0].path
 
 
 def read_transformer_options(folder: Path) -> Description | None:
@@ -127,18 +138,19 @@ def read_embedding_head(
     steps = _steps(folder, modules)
     files = [_MODULES] if modules is not None else []
     files += [_PROMPTS] if prompts is not None else []
-    pooling: tuple[str, ...] = ("mean",)
+    pooling: tuple[str, ...] = (_MEAN,)
     warnings = [f"{folder.name} has no pooling file; mean pooling is used"] if not steps else []
     dense: list[Dense] = []
     width = hidden_size
     for step in steps:
-        config = read_description(folder / step.path / "config.json")
+        place = PurePosixPath(step.path)
+        config = read_description(folder / place / "config.json")
         if config is None:
             if step.kind == "Normalize":  # it has no parameters; its folder is often left out
                 continue
-            missing = folder / step.path / "config.json"
+            missing = folder / place / "config.json"
             raise NotFoundError(f"{missing} is missing, {_MODULES} lists it; fetch the folder")
-        files.append(f"{step.path}/config.json")
+        files.append(str(place / "config.json"))
         if step.kind == "Pooling":
             pooling, hidden_size = _read_pooling(config, hidden_size, bool(any(texts.values())))
             width = hidden_size * len(pooling)
@@ -147,7 +159,7 @@ def read_embedding_head(
         elif step.kind == "Dense":
             dense.append(_read_dense(config, width))
             width = dense[-1].out_features
-            files.append(f"{step.path}/{dense[-1].weights.name}")
+            files.append(str(place / dense[-1].weights.name))
         else:
             _require_stream(config)
     normalize = None if modules is None else any(step.kind == "Normalize" for step in steps)
@@ -208,21 +220,21 @@ def _read_pooling(
         )
     listed = config.values.get("pooling_mode")
     if listed is None:
-        modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag, bool)]
-        return tuple(modes) or ("mean",), width
-    names = [listed] if isinstance(listed, str) else config.get("pooling_mode", list) or []
-    known = tuple(_POOLING_FLAGS.values())
-    modes = [mode for mode in known for name in names if name == mode]
-    if not names or len(modes) < len(names):
+        flags = tuple(flag for flag in _POOLING_MODES if config.get(flag, bool))
+        return flags or (_MEAN,), width
+    names = [listed] if isinstance(listed, str) else config.get("pooling_mode", list)
+    flags = tuple(flag for flag, mode in _POOLING_MODES.items() if mode in (names or ()))
+    if not names or [_POOLING_MODES[flag] for flag in flags] != names:
         raise UnsupportedError(
-            f"{config.path}: 'pooling_mode' is {listed!r}; supported are {', '.join(known)}"
+            f"{config.path}: 'pooling_mode' is {listed!r}; supported are, in this order, "
+            f"{', '.join(_POOLING_MODES.values())}"
         )
-    return tuple(str(name) for name in names), width
+    return flags, width
 
 
 def _names_mode(config: Description) -> bool:
     """Tell whether a pooling description chooses any mode."""
-    return any(config.values.get(key) for key in ("pooling_mode", *_POOLING_FLAGS))
+    return any(config.values.get(key) for key in ("pooling_mode", *_POOLING_MODES))
 
 
 def _read_dense(config: Description, width: int) -> Dense:

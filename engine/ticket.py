@@ -1,21 +1,32 @@
 """What a caller may do to its own work: give it a deadline, and cancel it."""
 
-import threading
 import time
+from collections.abc import Callable
 
-from .errors import CancelledError, DeadlineError, NotFoundError, SemanticError
+from .errors import (
+    CancelledError,
+    DeadlineError,
+    InvalidArgumentError,
+    NotFoundError,
+    SemanticError,
+)
 
 
 class Ticket:
-    """The deadline and cancellation of one call."""
+    """The deadline and the cancellation of one call.
 
-    __slots__ = ("_timeout_ms", "cancelled", "deadline", "wake")
+    ``interrupt`` is set while the work waits or runs: calling it makes whoever holds the
+    work look at the ticket again.
+    """
 
-    def __init__(self, timeout_ms: int = 0) -> None:
-        self._timeout_ms = timeout_ms
+    __slots__ = ("cancelled", "deadline", "interrupt", "key", "timeout_ms")
+
+    def __init__(self, timeout_ms: int = 0, key: int = 0) -> None:
+        self.timeout_ms = timeout_ms
+        self.key = key
         self.deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else None
         self.cancelled = False
-        self.wake: Wake | None = None
+        self.interrupt: Callable[[], None] | None = None
 
     def failure(self) -> SemanticError | None:
         """Return why the work is to stop, or None."""
@@ -23,7 +34,7 @@ class Ticket:
             return CancelledError("cancelled by the caller")
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return DeadlineError(
-                f"timeout_ms {self._timeout_ms} has passed; send less or allow more time"
+                f"timeout_ms {self.timeout_ms} has passed; send less or allow more time"
             )
         return None
 
@@ -39,19 +50,44 @@ class Ticket:
             return None
         return max(0.0, self.deadline - time.monotonic())
 
-
-class Wake:
-    """Called when a ticket is cancelled while its work waits or runs."""
-
-    def interrupt(self) -> None:
-        """Make the work look at its ticket now."""
-        raise NotImplementedError
+    def cancel(self) -> None:
+        """Stop the work as soon as it can stop."""
+        self.cancelled = True
+        interrupt = self.interrupt
+        if interrupt is not None:
+            interrupt()
 
 
 class Tickets:
-    """All calls under way that can be cancelled, by their keys."""
+    """The calls under way, so that they can be cancelled.
+
+    Adding to and removing from a set are single steps of the interpreter: no lock.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_key: dict[int, set[Ticket]] = {}
-        self._unkeyed: set[Ticket] = set()
+        self._open: set[Ticket] = set()
+
+    def open(self, timeout_ms: int, key: int) -> Ticket:
+        """Start a call."""
+        ticket = Ticket(timeout_ms, key)
+        self._open.add(ticket)
+        return ticket
+
+    def close(self, ticket: Ticket) -> None:
+        """End a call."""
+        self._open.discard(ticket)
+
+    def cancel(self, key: int) -> None:
+        """Cancel every call that carries the key; raise NotFoundError if none does."""
+        if key == 0:
+            raise InvalidArgumentError("cancel_key is 0, which no work carries; pass its key")
+        found = [ticket for ticket in self._open.copy() if ticket.key == key]
+        if not found:
+            raise NotFoundError(f"no work carries cancel_key {key}")
+        for ticket in found:
+            ticket.cancel()
+
+    def cancel_all(self) -> None:
+        """Cancel every call."""
+        for ticket in self._open.copy():
+            ticket.cancel()

@@ -39,7 +39,7 @@ class Layout:
         return self.before + self.between + self.after
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
     """One whole encoding: ``ids`` and ``type_ids`` int64[tokens], special tokens included.
 
@@ -52,7 +52,7 @@ class Encoded:
     type_ids: IntArray
     first: Span
     second: Span | None = None
-    source: tokenizers.Encoding | None = field(default=None, repr=False, compare=False)
+    source: tokenizers.Encoding | None = field(default=None, repr=False)
 
     @property
     def token_count(self) -> int:
@@ -110,19 +110,16 @@ class Tokenizer:
 
         Raise BadArtifactError if the tokenizer fails on a text.
         """
-        before, after = self.single.before, self.single.after
-        result = []
-        for source in self._run(texts, offsets):
-            ids = np.array(source.ids, np.int64)
-            type_ids = np.array(source.type_ids, np.int64)
-            first = (before, len(ids) - after)
-            result.append(Encoded(ids, type_ids, first, None, source if offsets else None))
-        return result
+        encodings = self._run(texts, offsets)
+        return [_encoded(source, self._only(source), None, offsets) for source in encodings]
 
     def encode_pairs(
         self, left: Sequence[str], right: Sequence[str], offsets: bool
     ) -> list[Encoded]:
         """Encode each pair whole, with the special tokens of the pair template.
+
+        A pair whose right text is empty is encoded like the left text alone, as transformers
+        does; its ``second`` is empty and lies at the end.
 
         Raise UnsupportedError where the tokenizer has no usable pair template, InternalError if
         the two sides differ in number, BadArtifactError if the tokenizer fails on a text.
@@ -135,21 +132,27 @@ class Tokenizer:
         if len(left) != len(right):
             raise InternalError(f"{len(left)} left texts came with {len(right)} right texts")
         before, between, after = self.pair.before, self.pair.between, self.pair.after
+        inputs = [(a, b) if b else a for a, b in zip(left, right, strict=True)]
         result = []
-        for source in self._run(list(zip(left, right, strict=True)), offsets):
-            ids = np.array(source.ids, np.int64)
-            type_ids = np.array(source.type_ids, np.int64)
-            end = len(ids) - after
+        for source, text in zip(self._run(inputs, offsets), right, strict=True):
+            count = len(source)
+            if not text:
+                result.append(_encoded(source, self._only(source), (count, count), offsets))
+                continue
+            end = count - after
             try:
                 start = source.sequence_ids.index(1)
             except ValueError:  # the second text has no tokens
                 start = end
-            spans = (before, start - between), (start, end)
-            result.append(Encoded(ids, type_ids, *spans, source if offsets else None))
+            result.append(_encoded(source, (before, start - between), (start, end), offsets))
         return result
 
+    def _only(self, source: tokenizers.Encoding) -> Span:
+        """Return the token range of a text that stands alone."""
+        return self.single.before, len(source) - self.single.after
+
     def _run(
-        self, inputs: Sequence[str] | Sequence[tuple[str, str]], offsets: bool
+        self, inputs: Sequence[str] | Sequence[str | tuple[str, str]], offsets: bool
     ) -> list[tokenizers.Encoding]:
         # Both batch calls release the interpreter lock; ``encode`` holds it. The fast one leaves
         # every offset (0, 0) and is else equal.
@@ -212,6 +215,13 @@ def to_byte_offsets(text: str, offsets: IntArray) -> IntArray:
     # Every byte that is not a continuation (10xxxxxx) starts a character.
     starts = np.flatnonzero((data & 0xC0) != 0x80)
     return np.append(starts, len(data))[offsets]
+
+
+def _encoded(
+    source: tokenizers.Encoding, first: Span, second: Span | None, offsets: bool
+) -> Encoded:
+    ids, type_ids = np.array(source.ids, np.int64), np.array(source.type_ids, np.int64)
+    return Encoded(ids, type_ids, first, second, source if offsets else None)
 
 
 def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout | None]:

@@ -292,4 +292,6 @@ def _pickles(folder: Path) -> list[str]:
 def _unreadable(path: Path, error: OSError) -> SemanticError:
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"{path} leads to no file (a broken link?); download it")
-    return BadArtifactError(f"{path} cannot be read ({error.strerror}); check the file and its permissions")
+    return BadArtifactError(
+        f"{path} cannot be read ({error.strerror}); check the file and its permissions"
+    )

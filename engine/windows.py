@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float32]
 _ORDINAL = {Shorten.FIRST: "first", Shorten.SECOND: "second"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """One input of the model: ``ids`` and ``type_ids`` int64[tokens].
 
@@ -37,7 +37,7 @@ class Window:
     other_position: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WindowPlan:
     """The windows of one text in order of their start, and what they cover.
 

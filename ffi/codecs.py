@@ -10,18 +10,20 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, get_type_hints
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from libsemantic.engine.config import MAX_ROWS
+from libsemantic.engine.config import MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions
 from libsemantic.engine.errors import InvalidArgumentError, OutOfMemoryError
 
 # cffi ships no types: its values are opaque here and never leave this package.
 FFI = Any
 Lib = Any
 CData = Any
+
+Options = TypeVar("Options", RuntimeOptions, LoadOptions, RunOptions)
 
 MAX_STRUCT_SIZE = 1 << 16
 
@@ -72,10 +74,10 @@ def decode_texts(ffi: FFI, texts: CData, count: int) -> list[Any]:
     return rows
 
 
-class OptionsCodec:
+class OptionsCodec(Generic[Options]):
     """Reads one options struct into the dataclass of the same field names."""
 
-    def __init__(self, ffi: FFI, ctype: str, options: type[Any]) -> None:
+    def __init__(self, ffi: FFI, ctype: str, options: type[Options]) -> None:
         self._ffi = ffi
         self._ctype = ctype
         self._pointer = ffi.typeof(f"{ctype} *")
@@ -89,7 +91,7 @@ class OptionsCodec:
             for field in fields(options)
         ]
 
-    def decode(self, pointer: CData) -> Any:
+    def decode(self, pointer: CData) -> Options:
         """Return the options; NULL gives the defaults.
 
         A shorter struct (an older caller's) leaves its missing fields at their defaults; a

@@ -65,21 +65,21 @@ class Boundary:
         """Return the Python side of each exported function, by its C name."""
         registry = self._registry
         return {
-            "semantic_init": self.init,
-            "semantic_cleanup": self.cleanup,
-            "semantic_load_model": self.load_model,
-            "semantic_find_model": self.find_model,
-            "semantic_list_models": self.list_models,
-            "semantic_get_model_info": self.get_model_info,
-            "semantic_unload_model": self.unload_model,
+            "semantic_init": self._init,
+            "semantic_cleanup": self._cleanup,
+            "semantic_load_model": self._load_model,
+            "semantic_find_model": self._find_model,
+            "semantic_list_models": self._list_models,
+            "semantic_get_model_info": self._get_model_info,
+            "semantic_unload_model": self._unload_model,
             "semantic_classify": self._texts(registry.classify),
             "semantic_classify_pairs": self._pairs(registry.classify_pairs),
             "semantic_classify_tokens": self._texts(registry.classify_tokens),
             "semantic_classify_token_pairs": self._pairs(registry.classify_token_pairs),
             "semantic_embed": self._texts(registry.embed),
             "semantic_count_tokens": self._texts(registry.count_tokens),
-            "semantic_cancel": self.cancel,
-            "semantic_get_stats": self.get_stats,
+            "semantic_cancel": self._cancel,
+            "semantic_get_stats": self._get_stats,
         }
 
     def guard(self, entry: Entry) -> Entry:
@@ -95,17 +95,17 @@ class Boundary:
 
         return guarded
 
-    def init(self, options: CData, error: CData) -> int:
+    def _init(self, options: CData, error: CData) -> int:
         del error
         self._registry.init(self._init_options.decode(options))
         return Status.OK
 
-    def cleanup(self, timeout_ms: int, error: CData) -> int:
+    def _cleanup(self, timeout_ms: int, error: CData) -> int:
         del error
         self._registry.cleanup(timeout_ms)
         return Status.OK
 
-    def load_model(self, path: CData, options: CData, model: CData, error: CData) -> int:
+    def _load_model(self, path: CData, options: CData, model: CData, error: CData) -> int:
         del error
         folder = decode_name(self._ffi, path, "path")
         if not folder:
@@ -113,32 +113,32 @@ class Boundary:
         model.id = self._registry.load(folder, self._load_options.decode(options))
         return Status.OK
 
-    def find_model(self, name: CData, model: CData, error: CData) -> int:
+    def _find_model(self, name: CData, model: CData, error: CData) -> int:
         del error
         model.id = self._registry.find(decode_name(self._ffi, name, "name") or "")
         return Status.OK
 
-    def list_models(self, out: CData, error: CData) -> int:
+    def _list_models(self, out: CData, error: CData) -> int:
         del error
         return self._answer(self._registry.list_models(), out)
 
-    def get_model_info(self, model: int, out: CData, error: CData) -> int:
+    def _get_model_info(self, model: int, out: CData, error: CData) -> int:
         del error
         return self._answer(self._registry.info(model), out)
 
-    def unload_model(self, model: int, timeout_ms: int, error: CData) -> int:
+    def _unload_model(self, model: int, timeout_ms: int, error: CData) -> int:
         del error
         self._registry.unload(model, timeout_ms)
         return Status.OK
 
-    def cancel(self, cancel_key: int) -> int:
+    def _cancel(self, cancel_key: int) -> int:
         try:
             self._registry.cancel(cancel_key)
         except BaseException as raised:  # no error value to fill: the status is all
             return int(as_semantic_error(raised).status)
         return Status.OK
 
-    def get_stats(self, out: CData, error: CData) -> int:
+    def _get_stats(self, out: CData, error: CData) -> int:
         del error
         lib = self._lib
         unfreed = lib.boundary_blocks_unfreed(), lib.boundary_blocks_unfreed_bytes()
@@ -195,9 +195,7 @@ class Boundary:
 
     def _set_error(self, error: CData, status: Status, failure: SemanticError) -> None:
         message = " ".join(failure.message.split("\n")).encode("utf-8", "replace")
-        self._lib.boundary_set_error(
-            error, status, failure.input_index, message, len(message)
-        )
+        self._lib.boundary_set_error(error, status, failure.input_index, message, len(message))
 
     def report_escape(self, kind: object, value: object, trace: object) -> None:
         """Log what escaped an entry; cffi then answers with the failure value."""

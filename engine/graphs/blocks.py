@@ -145,8 +145,9 @@ class GraphBuilder:
 
     def weight(self, name: str, *shape: Size) -> str:
         """Return a stored weight as float32, whatever its precision in the file."""
+        stored = self._stored(name, shape)
         if name not in self._floats:
-            self._floats[name] = self._as_float(self._stored(name, shape), name)
+            self._floats[name] = self._as_float(stored, name)
         return self._floats[name]
 
     def labels(self, config: Mapping[str, object], name: str) -> Size:

@@ -3,7 +3,6 @@ package semantic
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"time"
 )
@@ -119,5 +118,9 @@ func patience(ctx context.Context) int64 {
 
 // milliseconds rounds up: 0 would mean "no limit" for calls.
 func milliseconds(d time.Duration) int64 {
-	return max(1, int64(math.Ceil(float64(d)/float64(time.Millisecond))))
+	n := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		n++
+	}
+	return max(1, n)
 }

@@ -32,7 +32,7 @@ func (m *Model) Info() (*Info, error) {
 func (m *Model) Classify(
 	ctx context.Context, texts []string, options RunOptions,
 ) (*Classification, error) {
-	return run(ctx, m, options, func(limits limits) (*Classification, error) {
+	return run(ctx, m, options, func(limits callLimits) (*Classification, error) {
 		return nativeClassify(m.id, texts, options, limits)
 	})
 }
@@ -45,7 +45,7 @@ func (m *Model) ClassifyPairs(
 	if err := samePairs(left, right); err != nil {
 		return nil, err
 	}
-	return run(ctx, m, options, func(limits limits) (*Classification, error) {
+	return run(ctx, m, options, func(limits callLimits) (*Classification, error) {
 		return nativeClassifyPairs(m.id, left, right, options, limits)
 	})
 }
@@ -55,7 +55,7 @@ func (m *Model) ClassifyPairs(
 func (m *Model) ClassifyTokens(
 	ctx context.Context, texts []string, options RunOptions,
 ) (*TokenClassification, error) {
-	return run(ctx, m, options, func(limits limits) (*TokenClassification, error) {
+	return run(ctx, m, options, func(limits callLimits) (*TokenClassification, error) {
 		return nativeClassifyTokens(m.id, texts, options, limits)
 	})
 }
@@ -68,7 +68,7 @@ func (m *Model) ClassifyTokenPairs(
 	if err := samePairs(contexts, answers); err != nil {
 		return nil, err
 	}
-	return run(ctx, m, options, func(limits limits) (*TokenClassification, error) {
+	return run(ctx, m, options, func(limits callLimits) (*TokenClassification, error) {
 		return nativeClassifyTokenPairs(m.id, contexts, answers, options, limits)
 	})
 }
@@ -78,7 +78,7 @@ func (m *Model) ClassifyTokenPairs(
 func (m *Model) Embed(
 	ctx context.Context, texts []string, options RunOptions,
 ) (*Embeddings, error) {
-	return run(ctx, m, options, func(limits limits) (*Embeddings, error) {
+	return run(ctx, m, options, func(limits callLimits) (*Embeddings, error) {
 		return nativeEmbed(m.id, texts, options, limits)
 	})
 }
@@ -88,7 +88,7 @@ func (m *Model) Embed(
 func (m *Model) CountTokens(
 	ctx context.Context, texts []string, options RunOptions,
 ) (*TokenCounts, error) {
-	return run(ctx, m, options, func(limits limits) (*TokenCounts, error) {
+	return run(ctx, m, options, func(limits callLimits) (*TokenCounts, error) {
 		return nativeCountTokens(m.id, texts, options, limits)
 	})
 }
@@ -132,8 +132,8 @@ func (m *Model) leave() {
 	m.runtime.life.leave()
 }
 
-// limits is what the library learns of a context.
-type limits struct {
+// callLimits are what the library learns of a context.
+type callLimits struct {
 	timeoutMS int64  // 0: none
 	cancelKey uint64 // 0: none
 }
@@ -141,7 +141,7 @@ type limits struct {
 // run makes one call: it keeps the model open, waits for a slot, and hands the
 // deadline and the cancellation of ctx on to the library.
 func run[Result any](
-	ctx context.Context, m *Model, options RunOptions, call func(limits) (*Result, error),
+	ctx context.Context, m *Model, options RunOptions, call func(callLimits) (*Result, error),
 ) (*Result, error) {
 	if err := m.enter(); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func run[Result any](
 	if err != nil {
 		return nil, err
 	}
-	limits := limits{timeoutMS: timeout}
+	limits := callLimits{timeoutMS: timeout}
 	if ctx.Done() != nil {
 		// A random number needs no counter that all users of the library share.
 		limits.cancelKey = rand.Uint64() | 1

@@ -114,7 +114,7 @@ def test_load_array_gives_the_stored_values(
 
 def test_load_array_refuses_other_dtypes_and_files_that_changed(tmp_path: Path) -> None:
     weights = read_weights(put(tmp_path, GOOD))
-    with pytest.raises(UnsupportedError, match="'b' .* is I64; store it as F32"):
+    with pytest.raises(UnsupportedError, match=r"'b' .* is I64; store it as F32"):
         load_array(weights["b"])
     os.truncate(tmp_path / "model.safetensors", START + 23)
     with pytest.raises(BadArtifactError, match=r"model\.safetensors became shorter"):
@@ -341,7 +341,7 @@ def test_what_is_no_file_is_refused(
 
 
 def test_unreadable_file_names_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, mode: str) -> None:
+    def refuse(path: Path, *_: str) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     put(tmp_path, GOOD)

@@ -1,0 +1,504 @@
+"""Read a model folder in Hugging Face layout and decide what it is: one frozen ``ModelSpec``.
+
+Family and task come from the folder's own descriptions, never from a guess by name. What
+contradicts itself inside a folder is an error, or a warning where one side is known to win.
+Only safetensors and ONNX files are read; weights themselves stay closed.
+"""
+
+import errno
+import os
+import platform
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from .config import Precision, Task
+from .errors import (
+    BadArtifactError,
+    InvalidArgumentError,
+    NotFoundError,
+    SemanticError,
+    UnsupportedError,
+)
+from .labels import Description, Labels, file_size, list_names, read_description, read_labels
+from .onnx_file import (
+    POOLED_OUTPUT,
+    OnnxFile,
+    OnnxOutput,
+    inspect_onnx,
+    named_task,
+    select_output,
+)
+from .sentence_transformers import (
+    NO_HEAD,
+    PICKLE_REMEDY,
+    Dense,
+    EmbeddingHead,
+    has_pooling,
+    read_embedding_head,
+    read_modules,
+    read_transformer_options,
+    transformer_folder,
+)
+from .weights import INDEX_FILE, SINGLE_FILE
+
+_TASK_OF_SUFFIX = {
+    "ForSequenceClassification": Task.SEQUENCE_CLASSIFICATION,
+    "ForTokenClassification": Task.TOKEN_CLASSIFICATION,
+    "LMHeadModel": None,
+    "DoubleHeadsModel": None,
+    "EncoderDecoderModel": None,
+    "Model": Task.EMBEDDING,
+}
+_HIDDEN_SIZE_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
+_POSITION_KEYS = ("max_position_embeddings", "n_positions")
+_DIMENSION_KEYS = ("matryoshka_dims", "matryoshka_dimensions")
+# Families whose first position is pad_token_id + 1; their configuration classes default it to 1.
+_OFFSET_POSITIONS = {"camembert", "data2vec-text", "ibert", "longformer", "mpnet", "xmod"} | {
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+}
+_PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
+_PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
+_STORED = (SINGLE_FILE, INDEX_FILE)
+_DEFAULT_ONNX = "model.onnx"
+_FOREIGN_NAMES = {"x86_64": "arm64", "aarch64": "avx"}  # int8 files tuned for other processors
+_ONNX_DTYPES = {
+    Precision.FP32: "fp32",
+    Precision.FP16: "fp16",
+    Precision.BF16: "bf16",
+    Precision.INT8: "int8",
+}
+_ONNX_NAMES = {  # by convention of the exporters, best first
+    Precision.FP32: (_DEFAULT_ONNX,),
+    Precision.FP16: ("model_fp16.onnx",),
+    Precision.BF16: ("model_bf16.onnx",),
+    Precision.INT8: (
+        "model_int8.onnx",
+        "model_quantized.onnx",
+        "model_uint8.onnx",
+        "model_qint8*.onnx",
+        "model_quint8*.onnx",
+    ),
+}
+_LAYOUT = f"config.json, tokenizer.json and {SINGLE_FILE} or an ONNX file"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a model folder says about itself, checked for contradictions.
+
+    ``folder`` is free of links; ``model_folder`` (``folder``, or the transformer's subfolder)
+    holds configuration, tokenizer and weights. ``labels`` is None for embeddings. For
+    ``source`` "onnx", ``onnx`` holds the facts of the file and ``output`` the output that
+    answers; an output of rank 2 of an embedding model is pooled already and has no ``pooling``.
+    ``pooling`` names flags of ``1_Pooling/config.json``. ``normalize``: None where the files do
+    not say. ``embedding_size``: native dimension, ``dimensions``: smaller ones allowed besides.
+    ``position_limit`` in tokens; 0 stands for unknown in all sizes. ``lower_case``: texts are
+    lower-cased before the tokenizer. ``files``: (name relative to ``folder``, bytes) of all that
+    the load needs; ``weight_bytes``: the bytes of the weight files among them.
+    """
+
+    folder: Path
+    model_folder: Path
+    name: str
+    family: str
+    architecture: str
+    config: Mapping[str, object]
+    task: Task
+    labels: Labels | None
+    multi_label: bool
+    tokenizer_path: Path
+    source: Literal["safetensors", "onnx"]
+    weights_path: Path
+    onnx: OnnxFile | None
+    output: OnnxOutput | None
+    pooling: tuple[str, ...]
+    dense: tuple[Dense, ...]
+    normalize: bool | None
+    prompts: Mapping[str, str]
+    default_prompt_name: str | None
+    embedding_size: int
+    dimensions: tuple[int, ...]
+    hidden_size: int
+    position_limit: int
+    default_max_tokens: int
+    pad_token_id: int | None
+    pad_token: str | None
+    lower_case: bool
+    files: tuple[tuple[str, int], ...]
+    weight_bytes: int
+    warnings: tuple[str, ...]
+
+    @property
+    def onnx_path(self) -> Path | None:
+        """Return the ONNX file; None where the weights are safetensors."""
+        return self.weights_path if self.source == "onnx" else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """The weight file that was chosen, and all files that belong to it."""
+
+    source: Literal["safetensors", "onnx"]
+    path: Path
+    onnx: OnnxFile | None
+    files: tuple[Path, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read_artifact(
+    path: str, *, task: Task, precision: Precision, families: Collection[str]
+) -> ModelSpec:
+    """Read and check the model folder at ``path``.
+
+    ``families`` are the values of ``model_type`` whose graph can be built from safetensors.
+    Raises InvalidArgumentError for a path that is no folder, NotFoundError for what is missing
+    or cannot be read, BadArtifactError for what is damaged or contradicts itself and
+    UnsupportedError for what this library, or this artifact for ``task``, cannot do.
+    """
+    folder = _resolve(path)
+    modules = read_modules(folder)
+    model_folder = transformer_folder(folder, modules)
+    config = read_description(model_folder / "config.json")
+    if config is None:
+        raise NotFoundError(f"{model_folder} has no config.json; a model folder needs {_LAYOUT}")
+    tokenizer_path = model_folder / "tokenizer.json"
+    if file_size(tokenizer_path) is None:
+        raise NotFoundError(
+            f"{model_folder} has no tokenizer.json; load the tokenizer with transformers as a "
+            "fast one and write it with tokenizer.save_pretrained"
+        )
+    family = config.get("model_type", str) or ""
+    weights = _choose_weights(model_folder, config, family, families, precision)
+    architecture = _architecture(config)
+    task = _decide_task(config, task, architecture, has_pooling(folder, modules), weights.onnx)
+    labels: Labels | None = None
+    label_warnings: tuple[str, ...] = ()
+    head, output = NO_HEAD, None
+    if task is Task.EMBEDDING:
+        head = read_embedding_head(folder, modules, _size(config, _HIDDEN_SIZE_KEYS))
+        if weights.onnx is not None:
+            output = select_output(
+                weights.onnx, task, head.hidden_size, prefer_tokens=bool(head.dense)
+            )
+            head = _fit_head(head, weights.path, output)
+    else:
+        labels, label_warnings = read_labels(model_folder, config)
+        if weights.onnx is not None:
+            output = select_output(weights.onnx, task, len(labels.names))
+            if output.width is not None:
+                labels.require_width(output.width, f"output {output.name!r} of {weights.path}")
+    tokenizer_config = read_description(model_folder / "tokenizer_config.json")
+    options = read_transformer_options(model_folder)
+    position_limit = _position_limit(config, family)
+    needed = [item.path for item in (config, tokenizer_config, options) if item is not None]
+    needed += [tokenizer_path, *(folder / name for name in head.files), *weights.files]
+    needed += [model_folder / labels.file] if labels is not None else []
+    sizes = {needed_path: file_size(needed_path) or 0 for needed_path in needed}
+    return ModelSpec(
+        folder=folder,
+        model_folder=model_folder,
+        name=folder.name,
+        family=family,
+        architecture=architecture,
+        config=config.values,
+        task=task,
+        labels=labels,
+        multi_label=task is Task.SEQUENCE_CLASSIFICATION and _is_multi_label(config, labels),
+        tokenizer_path=tokenizer_path,
+        source=weights.source,
+        weights_path=weights.path,
+        onnx=weights.onnx,
+        output=output,
+        pooling=head.pooling,
+        dense=head.dense,
+        normalize=head.normalize,
+        prompts=head.prompts,
+        default_prompt_name=head.default_prompt_name,
+        embedding_size=head.width,
+        dimensions=_dimensions(config, head.width) if task is Task.EMBEDDING else (),
+        hidden_size=head.hidden_size or _size(config, _HIDDEN_SIZE_KEYS),
+        position_limit=position_limit,
+        default_max_tokens=_default_length(model_folder, tokenizer_config, options, position_limit),
+        pad_token_id=_pad_token_id(config),
+        pad_token=None if tokenizer_config is None else _pad_token(tokenizer_config),
+        lower_case=options is not None and options.get("do_lower_case", bool) is True,
+        files=tuple(sorted((str(at.relative_to(folder)), size) for at, size in sizes.items())),
+        weight_bytes=sum(sizes[file] for file in weights.files),
+        warnings=weights.warnings + head.warnings + label_warnings,
+    )
+
+
+def _resolve(path: str) -> Path:
+    """Return the real folder that ``path`` leads to."""
+    try:
+        folder = Path(os.path.realpath(path, strict=True)) if path else None
+    except ValueError as error:
+        raise InvalidArgumentError(f"the path {path!r} is no path: {error}") from error
+    except OSError as error:
+        message = f"{path!r} cannot be opened: {error.strerror}; give the folder of a model"
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            raise InvalidArgumentError(message) from error
+        raise NotFoundError(message) from error
+    if folder is None or not folder.is_dir():
+        raise InvalidArgumentError(f"{path!r} is not a folder; give the one that holds {_LAYOUT}")
+    list_names(folder)
+    return folder
+
+
+def _choose_weights(
+    folder: Path, config: Description, family: str, families: Collection[str], precision: Precision
+) -> _Weights:
+    """Choose safetensors where a graph can be built from them, else an ONNX file.
+
+    INT8 and FP16 prefer a ready ONNX file of that precision to building.
+    """
+    stored = next((name for name in _STORED if file_size(folder / name) is not None), None)
+    buildable = stored is not None and family in families
+    if stored is None or not buildable or precision in (Precision.FP16, Precision.INT8):
+        names = _onnx_names(folder)
+        if names and precision is Precision.AUTO:
+            return _default_onnx(folder, names)
+        if names:
+            file, found = _find_onnx(folder, names, precision)
+            if file is not None:
+                return _onnx_weights(file)
+            if not buildable:
+                raise UnsupportedError(
+                    f"{folder} has no ONNX file of precision {_ONNX_DTYPES[precision]}; it has "
+                    f"{found}; ask for one of these, or for none"
+                )
+    if stored is not None and buildable:
+        return _Weights("safetensors", folder / stored, None, _safetensors_files(folder / stored))
+    if stored is not None and family:
+        raise UnsupportedError(
+            f"{folder}: model_type {family!r} cannot be built from {stored}; known are "
+            f"{', '.join(sorted(families))}; for others put an ONNX file there"
+        )
+    if stored is not None:
+        raise BadArtifactError(f"{config.path}: 'model_type' is missing; {stored} needs it")
+    names = list_names(folder)
+    if pickles := [name for name in names if any(fnmatchcase(name, kind) for kind in _PICKLES)]:
+        raise BadArtifactError(
+            f"{folder} has its weights only as a pickle ({pickles[0]}), which can run code; load "
+            f"the model and {PICKLE_REMEDY}"
+        )
+    raise NotFoundError(
+        f"{folder} has no weights; looked for {', '.join(_STORED)}, *.onnx and onnx/*.onnx"
+    )
+
+
+def _safetensors_files(path: Path) -> tuple[Path, ...]:
+    """Return the weight file, or the index and the shards that it names."""
+    if path.name == SINGLE_FILE:
+        return (path,)
+    index = read_description(path)
+    shards = {} if index is None else index.get("weight_map", dict) or {}
+    names = {name for name in shards.values() if isinstance(name, str) and name == Path(name).name}
+    if not names or not names.issuperset(shards.values()):
+        raise BadArtifactError(f"{path}: 'weight_map' must map weights to files; fetch it again")
+    files = [path.with_name(name) for name in sorted(names)]
+    for file in files:
+        if file_size(file) is None:
+            raise NotFoundError(f"{file} is missing, {path.name} lists it; fetch it too")
+    return (path, *files)
+
+
+def _onnx_names(folder: Path) -> list[str]:
+    """List the ONNX files of a folder and of its ``onnx/``; those for other processors last."""
+    names = [name for name in list_names(folder) if name.endswith(".onnx")]
+    names += [f"onnx/{name}" for name in list_names(folder / "onnx") if name.endswith(".onnx")]
+    foreign = _FOREIGN_NAMES.get(platform.machine())
+    return sorted(names, key=lambda name: foreign is not None and foreign in name)
+
+
+def _default_onnx(folder: Path, names: list[str]) -> _Weights:
+    """Take the only ONNX file, else the one with the default name."""
+    defaults = [name for name in names if PurePosixPath(name).name == _DEFAULT_ONNX]
+    if len(names) > 1 and not defaults:
+        raise BadArtifactError(
+            f"{folder} has several ONNX files and none is {_DEFAULT_ONNX}: {', '.join(names)}; "
+            "ask for a precision or leave one"
+        )
+    weights = _onnx_weights(inspect_onnx(folder / (defaults or names)[0]))
+    if len(defaults) > 1:
+        return replace(weights, warnings=(f"{defaults[0]} is used, {defaults[1]} is not",))
+    return weights
+
+
+def _find_onnx(folder: Path, names: list[str], precision: Precision) -> tuple[OnnxFile | None, str]:
+    """Return the ONNX file whose graph really has ``precision``, and what all files have.
+
+    Files that the exporters name so are looked at first; among others only one may fit.
+    """
+    wanted = _ONNX_DTYPES[precision]
+    named = [
+        name
+        for pattern in _ONNX_NAMES[precision]
+        for name in names
+        if fnmatchcase(PurePosixPath(name).name, pattern)
+    ]
+    found: dict[str, str] = {}
+    for name in named:
+        file = inspect_onnx(folder / name)
+        if file.dtype == wanted:
+            return file, ""
+        found[name] = file.dtype
+    fits: list[OnnxFile] = []
+    for name in (name for name in names if name not in named):
+        try:
+            file = inspect_onnx(folder / name)
+        except SemanticError:  # not asked for by name, so it need not be usable
+            found[name] = "not usable"
+            continue
+        found[name] = file.dtype
+        fits += [file] if file.dtype == wanted else []
+    described = ", ".join(f"{name} ({dtype or 'no weights'})" for name, dtype in found.items())
+    if len(fits) > 1:
+        raise BadArtifactError(f"{folder} has several files of {wanted}: {described}; leave one")
+    return (fits[0] if fits else None), described
+
+
+def _onnx_weights(file: OnnxFile) -> _Weights:
+    """Return an ONNX file with its external data."""
+    external = (file.path.parent / location for location, _ in file.external)
+    return _Weights("onnx", file.path, file, (file.path, *external))
+
+
+def _architecture(config: Description) -> str:
+    """Return the first of ``architectures``, "" where there is none."""
+    first = (config.get("architectures", list) or [""])[0]
+    if not isinstance(first, str):
+        raise BadArtifactError(f"{config.path}: 'architectures' must list texts; correct it")
+    return first
+
+
+def _decide_task(
+    config: Description, asked: Task, architecture: str, pooled: bool, onnx: OnnxFile | None
+) -> Task:
+    """Return the task asked for if the artifact can do it; for AUTO the one it is made for."""
+    suffixes = (known for known in _TASK_OF_SUFFIX if architecture.endswith(known))
+    own = _TASK_OF_SUFFIX.get(next(suffixes, ""))
+    possible = ([Task.EMBEDDING] if pooled else []) + ([own] if own is not None else [])
+    if asked is not Task.AUTO:
+        if asked in possible or not architecture:
+            return asked
+        raise UnsupportedError(
+            f"{config.path}: a model of architecture {architecture!r} cannot do "
+            f"{asked.name.lower()}; it can do "
+            f"{', '.join(task.name.lower() for task in possible) or 'no task of this library'}"
+        )
+    if possible:
+        return possible[0]
+    if architecture:
+        raise UnsupportedError(
+            f"{config.path}: architecture {architecture!r} is not supported; supported are "
+            f"*ForSequenceClassification, *ForTokenClassification and *Model"
+        )
+    named = Task.AUTO if onnx is None else named_task(onnx)
+    if named is Task.AUTO:
+        raise BadArtifactError(
+            f"{config.path}: 'architectures' is missing and nothing else tells the task; pass task"
+        )
+    return named
+
+
+def _fit_head(head: EmbeddingHead, path: Path, output: OnnxOutput) -> EmbeddingHead:
+    """Return the head with what the graph does itself taken out; widths must agree.
+
+    A pooled output is the end of the whole chain: exporters write it after the dense layers.
+    """
+    pooled = output.rank == 2 or (output.rank is None and output.name == POOLED_OUTPUT)
+    expected = head.width if pooled else head.hidden_size
+    if output.width and expected and output.width != expected:
+        raise BadArtifactError(
+            f"output {output.name!r} of {path} has width {output.width}, the descriptions say "
+            f"{expected}; the folder mixes two models"
+        )
+    width = output.width or expected
+    if pooled:
+        return replace(head, pooling=(), dense=(), width=width, warnings=())
+    return replace(head, hidden_size=width, width=head.width or width * len(head.pooling))
+
+
+def _size(config: Description, keys: tuple[str, ...]) -> int:
+    """Return the first of ``keys`` that the configuration has, 0 for none."""
+    return next((size for key in keys if (size := config.positive(key)) is not None), 0)
+
+
+def _position_limit(config: Description, family: str) -> int:
+    """Return how many tokens have a position, 0 for unknown."""
+    positions = _size(config, _POSITION_KEYS)
+    if not positions or family not in _OFFSET_POSITIONS:
+        return positions
+    padding = _pad_token_id(config)
+    limit = positions - (1 if padding is None else padding) - 1
+    if limit < 1:
+        raise BadArtifactError(
+            f"{config.path}: {positions} positions leave none beyond pad_token_id {padding}; "
+            "correct it"
+        )
+    return limit
+
+
+def _default_length(
+    folder: Path, tokenizer: Description | None, options: Description | None, positions: int
+) -> int:
+    """Return the smallest length in tokens that the artifact declares."""
+    declared = (
+        None if tokenizer is None else tokenizer.length("model_max_length"),
+        None if options is None else options.length("max_seq_length"),
+        positions or None,
+    )
+    lengths = [length for length in declared if length is not None]
+    if not lengths:
+        raise BadArtifactError(
+            f"{folder} declares no length; set model_max_length in tokenizer_config.json, "
+            "max_seq_length in sentence_bert_config.json or max_position_embeddings in config.json"
+        )
+    return min(lengths)
+
+
+def _pad_token_id(config: Description) -> int | None:
+    """Return ``pad_token_id``; None where the configuration does not say."""
+    number = config.get("pad_token_id", int)
+    if number is not None and number < 0:
+        raise BadArtifactError(f"{config.path}: 'pad_token_id' is {number}; give a token or null")
+    return number
+
+
+def _pad_token(config: Description) -> str | None:
+    """Return the text of the pad token, which is written plainly or as an object."""
+    if isinstance(config.values.get("pad_token"), dict):
+        token = config.get("pad_token", dict) or {}
+        return Description(config.path, token).get("content", str)
+    return config.get("pad_token", str)
+
+
+def _is_multi_label(config: Description, labels: Labels | None) -> bool:
+    """Tell whether several labels may hold at once."""
+    problem = config.get("problem_type", str)
+    if problem not in (None, *_PROBLEMS):
+        raise BadArtifactError(
+            f"{config.path}: 'problem_type' is {problem!r}; it is one of {', '.join(_PROBLEMS)}"
+        )
+    if problem == "regression" and labels is not None and len(labels.names) > 1:
+        raise UnsupportedError(f"{config.path}: 'problem_type' is regression of several values")
+    return problem == "multi_label_classification"
+
+
+def _dimensions(config: Description, native: int) -> tuple[int, ...]:
+    """Return the dimensions below ``native`` (0: unknown) that vectors may be cut to, sorted."""
+    key = next((key for key in _DIMENSION_KEYS if key in config.values), _DIMENSION_KEYS[0])
+    listed = config.get(key, list) or []
+    sizes = [size for size in listed if type(size) is int and 0 < size <= (native or size)]
+    if len(sizes) < len(listed):
+        raise BadArtifactError(
+            f"{config.path}: {key!r} must list dimensions from 1 to {native or 'the native one'}"
+        )
+    return tuple(sorted({size for size in sizes if size != native}))

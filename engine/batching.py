@@ -1,0 +1,337 @@
+"""Runs what callers submit, several short windows at a time, without threads of its own.
+
+A caller whose model is idle runs its work itself, with no hand-over and no timer. While
+``parallel_runs`` runs are under way, callers queue; whoever finishes a run wakes the owner
+of the next work, and a run takes along what fits. On CPU that pays only for short windows
+of near-equal length, up to a budget of padded tokens; long ones run alone.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from .errors import InternalError, OverloadedError, SemanticError
+from .results import Float32, Int64
+from .ticket import Ticket
+from .watchdog import Watchdog
+
+# A window joins a run if it is at most this much shorter than the longest one.
+_SPARE_TOKENS = 4
+_SPARE_SHARE = 8
+# How far behind the head of the queue a run looks for more to take along.
+_LOOK_AHEAD = 32
+
+_FOREVER = float("inf")
+
+
+class Window(Protocol):
+    """One sequence to be scored: ``ids`` and ``type_ids`` int64[tokens]."""
+
+    @property
+    def ids(self) -> Int64:
+        """Token ids."""
+
+    @property
+    def type_ids(self) -> Int64:
+        """Token types: 0 for the first sequence, 1 for the second where the model has two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one model's runs and queue; a long text counts once per window."""
+
+    parallel_runs: int
+    batch_rows: int
+    batch_tokens: int
+    queue_rows: int
+    queue_tokens: int
+
+
+class RunStoppedError(Exception):
+    """A run ended because ``RunControl.stop`` was called."""
+
+
+class RunControl:
+    """Lets others stop a run once none of its callers waits for it any more."""
+
+    __slots__ = ("deadline", "stop", "stopped", "works")
+
+    def __init__(self, works: Sequence["Work"]) -> None:
+        self.works = works
+        self.stop: Callable[[], None] | None = None
+        self.stopped = False
+        self.deadline = max(
+            (_FOREVER if work.ticket.deadline is None else work.ticket.deadline for work in works),
+            default=_FOREVER,
+        )
+
+    def expire(self) -> None:
+        """Stop the run if every caller's ticket has run out."""
+        if all(work.ticket.failure() for work in self.works):
+            self.stopped = True
+            if self.stop is not None:
+                self.stop()
+
+
+# Scores windows together: one output per window, or RunStoppedError, or a SemanticError.
+Run = Callable[[Sequence[Window], RunControl], Sequence[Float32]]
+
+
+class Work:
+    """The windows of one call, their outputs or errors, and the caller that waits."""
+
+    __slots__ = ("errors", "missing", "outputs", "ticket", "waiting", "wake", "windows")
+
+    def __init__(self, windows: Sequence[Window], ticket: Ticket) -> None:
+        self.windows = windows
+        self.ticket = ticket
+        self.outputs: list[Float32 | None] = [None] * len(windows)
+        self.errors: list[SemanticError | None] = [None] * len(windows)
+        self.missing = len(windows)
+        self.waiting = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Windows of one call that may run together, longest first."""
+
+    work: Work
+    indices: Sequence[int]
+    longest: int
+    shortest: int
+
+    @property
+    def tokens(self) -> int:
+        return self.longest * len(self.indices)
+
+
+class Batcher:
+    """The queue and the runs of one model."""
+
+    def __init__(self, run: Run, limits: Limits, watchdog: Watchdog) -> None:
+        self._run = run
+        self._limits = limits
+        self._watchdog = watchdog
+        self._mutex = threading.Lock()
+        self._queue: deque[_Group] = deque()
+        self._queued_rows = 0
+        self._queued_tokens = 0
+        self._waiting: dict[Work, None] = {}
+        self._runs: set[RunControl] = set()
+
+    def execute(
+        self, work: Work, on_admitted: Callable[[], None], on_run: Callable[[], None]
+    ) -> None:
+        """Score the work's windows, or note why not; return when all are settled.
+
+        ``on_admitted`` is called once the work is queued, ``on_run`` before each run that
+        this caller leads. Raise OverloadedError if the queue is full.
+        """
+        groups = self._plan(work)
+        with self._mutex:
+            self._admit(groups)
+        on_admitted()
+        work.ticket.interrupt = partial(self._interrupt, work)
+        try:
+            while not self._settled(work):
+                with self._mutex:
+                    taken = self._take()
+                    control = RunControl([group.work for group in taken])
+                    if taken:
+                        self._runs.add(control)
+                    elif work.missing:
+                        work.waiting = True
+                        self._waiting[work] = None
+                    waits = work.waiting
+                if taken:
+                    on_run()
+                    self._lead(taken, control)
+                elif waits:
+                    self._wait(work)
+        finally:
+            work.ticket.interrupt = None
+
+    def _plan(self, work: Work) -> list[_Group]:
+        """Split the windows into runs: near-equal lengths, within the budget."""
+        lengths = [len(window.ids) for window in work.windows]
+        if len(lengths) == 1:
+            return [_Group(work, (0,), lengths[0], lengths[0])]
+        limits = self._limits
+        groups: list[_Group] = []
+        members: list[int] = []
+        longest = 0
+        order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+        for index in order:
+            length = lengths[index]
+            if members and not (
+                len(members) < limits.batch_rows
+                and longest * (len(members) + 1) <= limits.batch_tokens
+                and _near(longest, length)
+            ):
+                groups.append(_Group(work, members, longest, lengths[members[-1]]))
+                members = []
+            if not members:
+                longest = length
+            members.append(index)
+        if members:
+            groups.append(_Group(work, members, longest, lengths[members[-1]]))
+        return groups
+
+    def _admit(self, groups: list[_Group]) -> None:
+        rows = sum(len(group.indices) for group in groups)
+        tokens = sum(group.tokens for group in groups)
+        limits = self._limits
+        # Work that meets an empty queue is taken on whatever its size: it could never be.
+        if self._queue and (
+            self._queued_rows + rows > limits.queue_rows
+            or self._queued_tokens + tokens > limits.queue_tokens
+        ):
+            raise OverloadedError(
+                f"the queue holds {self._queued_rows} rows and {self._queued_tokens} tokens of "
+                f"at most {limits.queue_rows} and {limits.queue_tokens}; send less, or raise "
+                "queue_rows and queue_tokens"
+            )
+        self._queue.extend(groups)
+        self._queued_rows += rows
+        self._queued_tokens += tokens
+
+    def _take(self) -> list[_Group]:
+        """Take the next run off the queue; empty if there is none or no room for it."""
+        limits = self._limits
+        if not self._queue or len(self._runs) >= limits.parallel_runs:
+            return []
+        head = self._dequeue(0)
+        taken, longest, shortest = [head], head.longest, head.shortest
+        rows, position = len(head.indices), 0
+        while position < min(len(self._queue), _LOOK_AHEAD):
+            other = self._queue[position]
+            together = max(longest, other.longest)
+            more = rows + len(other.indices)
+            if (
+                more <= limits.batch_rows
+                and together * more <= limits.batch_tokens
+                and _near(together, min(shortest, other.shortest))
+            ):
+                taken.append(self._dequeue(position))
+                longest, shortest, rows = together, min(shortest, other.shortest), more
+            else:
+                position += 1
+        return taken
+
+    def _dequeue(self, position: int) -> _Group:
+        group = self._queue[position]
+        del self._queue[position]
+        self._queued_rows -= len(group.indices)
+        self._queued_tokens -= group.tokens
+        return group
+
+    def _lead(self, taken: list[_Group], control: RunControl) -> None:
+        """Run what was taken and hand out the outputs."""
+        windows = [group.work.windows[index] for group in taken for index in group.indices]
+        watched = control.deadline < _FOREVER
+        if watched:
+            self._watchdog.watch(control)
+        outputs: Sequence[Float32] = ()
+        error: SemanticError | None = None
+        try:
+            outputs = self._run(windows, control)
+        except RunStoppedError:
+            pass  # every caller has its own reason in its ticket
+        except SemanticError as raised:
+            error = raised
+        except BaseException:
+            error = InternalError("the run failed unexpectedly")
+            raise
+        finally:
+            if watched:
+                self._watchdog.release(control)
+            with self._mutex:
+                self._runs.discard(control)
+                self._hand_out(taken, outputs, error)
+                self._wake_next()
+
+    def _hand_out(
+        self, taken: list[_Group], outputs: Sequence[Float32], error: SemanticError | None
+    ) -> None:
+        position = 0
+        for group in taken:
+            work = group.work
+            for index in group.indices:
+                if outputs:
+                    work.outputs[index] = outputs[position]
+                else:
+                    work.errors[index] = error or work.ticket.failure() or _stopped_early()
+                position += 1
+            work.missing -= len(group.indices)
+            if work.missing == 0:
+                self._wake(work)
+
+    def _wake_next(self) -> None:
+        """Let a waiting caller run the next work, its own if it can be."""
+        if not self._queue or len(self._runs) >= self._limits.parallel_runs:
+            return
+        owner = self._queue[0].work
+        if owner.waiting:
+            self._wake(owner)
+        else:
+            waiting = next(iter(self._waiting), None)
+            if waiting is not None:
+                self._wake(waiting)
+
+    def _wake(self, work: Work) -> None:
+        if work.waiting:
+            work.waiting = False
+            self._waiting.pop(work, None)
+            work.wake.release()
+
+    def _wait(self, work: Work) -> None:
+        remaining = work.ticket.remaining()
+        if work.wake.acquire(timeout=-1 if remaining is None else remaining):
+            return
+        with self._mutex:
+            if work.waiting:
+                work.waiting = False
+                self._waiting.pop(work, None)
+                return
+        work.wake.acquire()  # woken just as the time ran out
+
+    def _settled(self, work: Work) -> bool:
+        """Tell whether nothing is left to do; give up the rest if the ticket has run out."""
+        if work.missing == 0:
+            return True
+        failure = work.ticket.failure()
+        if failure is None:
+            return False
+        with self._mutex:
+            own = [group for group in self._queue if group.work is work]
+            for group in own:
+                self._queued_rows -= len(group.indices)
+                self._queued_tokens -= group.tokens
+            if own:
+                self._queue = deque(group for group in self._queue if group.work is not work)
+            for index, output in enumerate(work.outputs):
+                if output is None and work.errors[index] is None:
+                    work.errors[index] = failure
+            self._wake_next()
+        return True
+
+    def _interrupt(self, work: Work) -> None:
+        """Look at a cancelled ticket now."""
+        with self._mutex:
+            self._wake(work)
+            runs = [control for control in self._runs if work in control.works]
+        for control in runs:
+            control.expire()
+
+
+def _stopped_early() -> InternalError:
+    return InternalError("a run was stopped although its caller still waited; please report this")
+
+
+def _near(longest: int, shortest: int) -> bool:
+    return longest - shortest <= max(_SPARE_TOKENS, longest // _SPARE_SHARE)

@@ -1,0 +1,314 @@
+"""Read what a folder says about itself: its JSON descriptions, and the names of its labels.
+
+Labels come from ``config.json`` (``id2label``, else ``label2id``), else from a label file beside
+it. Label files are written in several styles, all read here: a table from index to name or from
+name to index, alone or under a key such as ``id_to_label``, ``label_to_idx``, ``label2id``,
+``idx_to_category`` or ``label_mapping``, or a plain list. Names are never invented.
+"""
+
+import json
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from .errors import BadArtifactError, NotFoundError, SemanticError
+
+MAX_DESCRIPTION_BYTES = 64 << 20
+SENTINEL_LENGTH = 1_000_000
+
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
+_LABEL_FILES = ("*mapping*.json", "labels.json")
+_TABLE_KEYS = (  # key of a table in a label file; does the table lead from index to name?
+    (r"(?:id|idx)(?:2|_to_)\w+", True),
+    (r"\w+(?:2|_to_)(?:id|idx)", False),
+    (r"label_mapping", None),
+)
+_COUNTS = ("num_labels", "_num_labels")
+_REMEDY = "add id2label to config.json with one name for each output of the head"
+_T = TypeVar("_T", bool, int, str, list[object], dict[str, object])
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One JSON object of an artifact and the file it stands in."""
+
+    path: Path
+    values: Mapping[str, object]
+
+    def get(self, key: str, kind: type[_T]) -> _T | None:
+        """Return the value of ``key``; None where it is absent or null.
+
+        Raises BadArtifactError naming file and key where the value is of another type.
+        """
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            expected = _TYPE_NAMES.get(kind, "an object")
+            raise BadArtifactError(f"{self.path}: {key!r} is not {expected}; correct it")
+        return value
+
+    def positive(self, key: str) -> int | None:
+        """Return a whole number of at least 1; None where the key is absent or null."""
+        value = self.get(key, int)
+        if value is not None and value < 1:
+            raise BadArtifactError(f"{self.path}: {key!r} is {value}; it must be at least 1")
+        return value
+
+    def length(self, key: str) -> int | None:
+        """Return a length in tokens; None where it is absent, null or a sentinel for "no limit".
+
+        Tokenizers without a limit write 10^30, also as a float: above 10^6 is no limit.
+        """
+        value = self.values.get(key)
+        if isinstance(value, float) and value > SENTINEL_LENGTH:
+            return None
+        number = self.positive(key)
+        return None if number is None or number > SENTINEL_LENGTH else number
+
+
+def file_size(path: Path) -> int | None:
+    """Return the bytes of a regular file; None where nothing of that name exists.
+
+    Raises NotFoundError for a dangling link or a refusal of the system, BadArtifactError for
+    what is no regular file (opening a pipe would wait for ever).
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise NotFoundError(f"{path} is a link to nothing; fetch the file again") from None
+        return None
+    except OSError as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise BadArtifactError(f"{path} is not a regular file; put the file itself there")
+    return status.st_size
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names in a folder in order; none where there is no such folder.
+
+    Raises NotFoundError where the system refuses.
+    """
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise NotFoundError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def read_json(path: Path) -> object:
+    """Parse a JSON file of at most 64 MiB, in UTF-8 without a byte order mark.
+
+    Raises NotFoundError where it is absent or cannot be read, BadArtifactError where it is
+    damaged.
+    """
+    size = file_size(path)
+    if size is None:
+        raise NotFoundError(f"{path} is missing; fetch the file")
+    if size > MAX_DESCRIPTION_BYTES:
+        raise BadArtifactError(
+            f"{path} has {size} bytes; a description has at most {MAX_DESCRIPTION_BYTES}"
+        )
+    try:
+        text = path.read_bytes().decode()
+        value: object = json.loads(text, object_pairs_hook=_unambiguous)
+        if "\\u" in text:  # a lone surrogate could not leave the library as UTF-8
+            json.dumps(value, ensure_ascii=False).encode()
+    except OSError as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadArtifactError(f"{path} is damaged JSON: {error}; fetch the file again") from error
+    return value
+
+
+def _unambiguous(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Build an object; a key that stands twice with different values is refused."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        for key, value in pairs:
+            if result[key] != value:
+                raise ValueError(f"key {key!r} stands twice with different values")
+    return result
+
+
+def read_description(path: Path) -> Description | None:
+    """Read a JSON object; None where there is no such file."""
+    if file_size(path) is None:
+        return None
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise BadArtifactError(f"{path} does not hold a JSON object; fetch the file again")
+    return Description(path, MappingProxyType(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Names of a head's outputs in index order, and the file and key they come from."""
+
+    names: tuple[str, ...]
+    file: str
+    key: str = ""
+
+    @property
+    def source(self) -> str:
+        """Return file and key for a message."""
+        return f"{self.file} {self.key}".rstrip()
+
+    def require_width(self, width: int, where: str) -> None:
+        """Raise BadArtifactError unless the head described by ``where`` has one output a name."""
+        if width != len(self.names):
+            raise BadArtifactError(
+                f"the head has {width} outputs ({where}), the labels are {len(self.names)} "
+                f"({self.source}); {_REMEDY}"
+            )
+
+
+def read_labels(folder: Path, config: Description) -> tuple[Labels, tuple[str, ...]]:
+    """Return the labels of a classifier and one warning for each thing that contradicts them.
+
+    ``config`` wins over label files of the folder, ``id2label`` over ``label2id``. Raises
+    BadArtifactError where nothing names the labels or what must name them is wrong.
+    """
+    labels, warnings = _config_labels(config)
+    for path in (folder / name for name in list_names(folder) if _is_label_file(name)):
+        try:
+            names = _file_names(read_json(path))
+        except (SemanticError, ValueError) as error:
+            warnings.append(f"label file {path.name} is ignored: {error}")
+            continue
+        if labels is None:
+            labels = Labels(names, path.name)
+            warnings.append(f"the labels come from {path.name}; config.json has none")
+        elif names != labels.names:
+            difference = _difference(names, labels.names)
+            if labels.file == config.path.name:
+                warnings.append(f"{path.name} contradicts {labels.source}: {difference}")
+                continue
+            raise BadArtifactError(
+                f"{folder}: {path.name} contradicts {labels.source}: {difference}; {_REMEDY}"
+            )
+    if labels is None:
+        found = f" ({'; '.join(warnings)})" if warnings else ""
+        raise BadArtifactError(
+            f"{config.path} has neither id2label nor label2id, and no label file beside it names "
+            f"the labels{found}; {_REMEDY}"
+        )
+    for key in _COUNTS:
+        if (count := config.get(key, int)) not in (None, len(labels.names)):
+            raise BadArtifactError(
+                f"{config.path}: {key!r} is {count}, {labels.source} has {len(labels.names)} "
+                f"names; {_REMEDY}"
+            )
+    return labels, tuple(warnings)
+
+
+def _config_labels(config: Description) -> tuple[Labels | None, list[str]]:
+    """Read ``id2label``, else ``label2id``; an empty table counts as absent."""
+    labels: Labels | None = None
+    for key, by_index in (("id2label", True), ("label2id", False)):
+        table = config.values.get(key)
+        if table is None or table == {}:
+            continue
+        try:
+            names = _names(table, by_index)
+        except ValueError as error:
+            if labels is not None:
+                return labels, [f"config.json {key} is ignored: it {error}"]
+            raise BadArtifactError(f"{config.path}: {key!r} {error}; {_REMEDY}") from error
+        if labels is None:
+            labels = Labels(names, config.path.name, key)
+        elif names != labels.names:
+            difference = _difference(names, labels.names)
+            return labels, [f"config.json {key} contradicts id2label: {difference}"]
+    return labels, []
+
+
+def _is_label_file(name: str) -> bool:
+    """Tell whether a file of this name may hold label names."""
+    return any(fnmatchcase(name, pattern) for pattern in _LABEL_FILES)
+
+
+def _file_names(content: object) -> tuple[str, ...]:
+    """Return the names that a parsed label file holds; ValueError says why there are none."""
+    tables: list[tuple[str, bool | None, object]] = []
+    for key, table in content.items() if isinstance(content, dict) else ():
+        for pattern, by_index in _TABLE_KEYS:
+            if isinstance(table, dict | list) and re.fullmatch(pattern, key):
+                tables.append((f"{key} ", by_index, table))
+                break
+    tables = tables or [("it ", None, content)]
+    found: tuple[str, ...] = ()
+    for key, by_index, table in tables:
+        try:
+            names = _names(table, by_index)
+        except ValueError as error:
+            raise ValueError(f"{key}{error}") from error
+        if found and names != found:
+            raise ValueError(f"it contradicts itself: {_difference(names, found)}")
+        found = names
+    return found
+
+
+def _names(table: object, by_index: bool | None) -> tuple[str, ...]:
+    """Return names in index order from a list or a table; ``by_index`` None: either direction.
+
+    Raises ValueError, worded to follow the name of the table, unless the indices are exactly
+    0 … n−1 and the names are texts, neither empty nor repeated.
+    """
+    pairs: list[tuple[object, object]]
+    if isinstance(table, list):
+        pairs = list(enumerate(table))
+    elif not isinstance(table, Mapping):
+        raise ValueError("is neither a table of labels nor a list")
+    elif by_index or (by_index is None and not all(type(v) is int for v in table.values())):
+        pairs = [(_index(key), name) for key, name in table.items()]
+    else:
+        pairs = [(index, name) for name, index in table.items()]
+    if not pairs:
+        raise ValueError("is empty")
+    names: dict[object, str] = {}
+    for index, name in pairs:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"gives index {index} the name {_shown(name)}, which is no text")
+        if type(index) is not int:
+            raise ValueError(f"gives {_shown(name)} the index {_shown(index)}, which is no number")
+        if index in names:
+            raise ValueError(f"has index {index} twice")
+        names[index] = name
+    if missing := [index for index in range(len(names)) if index not in names]:
+        raise ValueError(f"has {len(names)} names but none for index {missing[0]}")
+    ordered = tuple(names[index] for index in range(len(names)))
+    first: dict[str, int] = {}
+    for index, name in enumerate(ordered):
+        if first.setdefault(name, index) != index:
+            raise ValueError(f"has {_shown(name)} twice, at {first[name]} and {index}")
+    return ordered
+
+
+def _index(key: object) -> int:
+    """Return the index that a JSON key spells; ValueError for any other key."""
+    if isinstance(key, str) and re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
+        return int(key)
+    raise ValueError(f"has the key {_shown(key)}, which is no index")
+
+
+def _difference(names: tuple[str, ...], others: tuple[str, ...]) -> str:
+    """Describe the first difference between two lists of names."""
+    for index, (name, other) in enumerate(zip(names, others, strict=False)):
+        if name != other:
+            return f"index {index} is {_shown(name)}, not {_shown(other)}"
+    return f"{len(names)} labels, not {len(others)}"
+
+
+def _shown(value: object) -> str:
+    """Return a value of a file as one short line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,353 @@
+"""A loaded model: everything a call needs, complete once it exists."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from .artifacts import ModelSpec, read_artifact
+from .batching import Batcher, Limits, RunControl, Work
+from .config import (
+    DEFAULT_MAX_TEXT_BYTES,
+    LoadOptions,
+    Precision,
+    RuntimeOptions,
+    Task,
+    available_cpus,
+)
+from .entities import LabelScheme, label_scheme
+from .errors import BadArtifactError, InvalidArgumentError, SemanticError, UnsupportedError
+from .memory import resident_bytes
+from .postprocess import require_finite
+from .results import Float32, ModelInfo
+from .session import OrtModel, Session, resolve_device
+from .ticket import Ticket
+from .tokenization import Tokenizer, load_tokenizer
+from .watchdog import Watchdog
+from .weights import Tensor, load_array, read_weights
+
+# What one run takes along on the CPU provider: measured, batches pay only for short texts.
+_CPU_BATCH_ROWS = 32
+_CPU_BATCH_TOKENS = 256
+_DEFAULT_QUEUE_ROWS = 1 << 16
+_DEFAULT_QUEUE_TOKENS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseLayer:
+    """``activation(x @ weight.T + bias)``: weight float32[out, in], bias float32[out] or None."""
+
+    weight: Float32
+    bias: Float32 | None
+    activation: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """One loaded model of one generation; immutable, used by many threads."""
+
+    spec: ModelSpec
+    tokenizer: Tokenizer
+    batcher: Batcher
+    scheme: LabelScheme | None
+    dense: tuple[DenseLayer, ...]
+    info: ModelInfo
+    tokenizer_bytes: int
+
+    @property
+    def generation(self) -> int:
+        """1 for a first load, one more for each replacement."""
+        return self.info.generation
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text or window that is scored."""
+        return self.info.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A graph as ONNX Runtime takes it, and what its file says of it."""
+
+    model: OrtModel
+    width: int
+    vocab_size: int
+    position_limit: int
+    dtype: str
+
+
+def load_model(
+    path: str,
+    options: LoadOptions,
+    runtime: RuntimeOptions,
+    *,
+    name: str,
+    generation: int,
+    watchdog: Watchdog,
+    ticket: Ticket,
+) -> Model:
+    """Read, check and open the model in a folder, and let it score a first text.
+
+    Raise a SemanticError that names what is wrong and the remedy; nothing is kept then.
+    """
+    if options.base_path:
+        raise UnsupportedError("base_path is set, but adapter folders are not supported yet")
+    before = resident_bytes()
+    device = resolve_device(options.device or runtime.device)
+    if options.precision in (Precision.FP16, Precision.BF16) and device.provider.startswith("CPU"):
+        raise UnsupportedError(
+            f"the CPU provider does not compute in {options.precision.name}; use AUTO or FP32"
+        )
+    from .graphs import FAMILIES  # imports onnx, which only a load needs
+
+    spec = read_artifact(
+        path, task=options.task, precision=options.precision, families=FAMILIES.keys()
+    )
+    ticket.check()
+    opened = _open_graph(spec, options.precision)
+    max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)
+    ticket.check()
+    tokenizer_before = resident_bytes()
+    tokenizer = load_tokenizer(spec.tokenizer_path)
+    tokenizer_bytes = max(0, resident_bytes() - tokenizer_before)
+    _check_vocabulary(spec, tokenizer, opened)
+    ticket.check()
+    cpus = available_cpus()
+    threads = options.intra_op_threads or runtime.intra_op_threads or cpus
+    session = Session(opened.model, device, threads, _pad_id(spec, tokenizer))
+    ticket.check()
+    limits = Limits(
+        parallel_runs=options.parallel_runs or runtime.parallel_runs or cpus,
+        batch_rows=options.max_batch_rows or _CPU_BATCH_ROWS,
+        batch_tokens=options.max_batch_tokens or _CPU_BATCH_TOKENS,
+        queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
+        queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
+    )
+    width = _self_test(spec, tokenizer, session, opened)
+    dense = tuple(_load_dense(spec))
+    info = _describe(
+        spec,
+        name=name,
+        generation=generation,
+        provider=session.provider,
+        dtype=opened.dtype,
+        max_tokens=max_tokens,
+        position_limit=position_limit,
+        max_text_bytes=options.max_text_bytes or DEFAULT_MAX_TEXT_BYTES,
+        dimension=(dense[-1].weight.shape[0] if dense else width * max(1, len(spec.pooling)))
+        if spec.task is Task.EMBEDDING
+        else 0,
+        grown_bytes=max(0, resident_bytes() - before),
+    )
+    return Model(
+        spec=spec,
+        tokenizer=tokenizer,
+        batcher=Batcher(session.run, limits, watchdog),
+        scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
+        dense=dense,
+        info=info,
+        tokenizer_bytes=tokenizer_bytes,
+    )
+
+
+def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
+    if spec.onnx is not None and spec.output is not None:
+        model = OrtModel(
+            model=str(spec.onnx.path),
+            weights_folder=None,
+            inputs={each.name: each.dtype for each in spec.onnx.inputs},
+            output=spec.output.name,
+        )
+        vocabulary = spec.config.get("vocab_size")
+        return _Opened(
+            model,
+            spec.output.width or 0,
+            vocabulary if isinstance(vocabulary, int) else 0,
+            spec.position_limit,
+            spec.onnx.dtype,
+        )
+    from .graphs import build_graph
+
+    if precision is Precision.INT8:
+        raise UnsupportedError(
+            f"{spec.folder} holds safetensors, and turning them into int8 is not supported yet; "
+            "use AUTO or FP32, or put an int8 ONNX file into the folder"
+        )
+    weights = read_weights(spec.model_folder)
+    graph = build_graph(spec.config, spec.task, weights)
+    model = OrtModel(
+        model=graph.model,
+        weights_folder=graph.weights_folder,
+        inputs=dict.fromkeys(graph.inputs, "int64"),
+        output=graph.output,
+    )
+    return _Opened(model, graph.width, graph.vocab_size, graph.position_limit, graph.dtype)
+
+
+def _max_tokens(spec: ModelSpec, opened: _Opened, asked: int) -> tuple[int, int]:
+    """Return the longest window and the most it may be."""
+    limit = opened.position_limit or spec.position_limit or spec.default_max_tokens
+    if asked > limit:
+        raise InvalidArgumentError(
+            f"max_tokens is {asked}, the model has {limit} positions; give {limit} or less"
+        )
+    return asked or min(spec.default_max_tokens or limit, limit), limit
+
+
+def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: _Opened) -> None:
+    if opened.vocab_size and tokenizer.vocab_size > opened.vocab_size:
+        raise BadArtifactError(
+            f"{spec.tokenizer_path} has token ids up to {tokenizer.vocab_size - 1}, the model has "
+            f"{opened.vocab_size} embeddings; use the tokenizer that belongs to the model"
+        )
+
+
+def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:
+    """Return the id that fills short rows; the attention mask hides it, so any id will do."""
+    if spec.pad_token_id is not None:
+        return spec.pad_token_id
+    named = tokenizer.token_id(spec.pad_token) if spec.pad_token else None
+    return next((each for each in (named, tokenizer.pad_id) if each is not None), 0)
+
+
+def _self_test(
+    spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened
+) -> int:
+    """Score one text and check shape and values; return the width of the output."""
+    text = "self-test"
+    encoded = tokenizer.encode([text], False)
+    control = RunControl([Work(encoded, Ticket())])
+    try:
+        (output,) = session.run(encoded, control)
+    except SemanticError as error:
+        raise BadArtifactError(f"{spec.folder} fails its self-test: {error.message}") from None
+    rank = {
+        Task.SEQUENCE_CLASSIFICATION: (1,),
+        Task.TOKEN_CLASSIFICATION: (2,),
+        Task.EMBEDDING: (2,) if spec.pooling else (1,),
+    }[spec.task]
+    if output.ndim not in rank:
+        raise BadArtifactError(
+            f"output {opened.model.output!r} of {spec.folder} has rank {output.ndim + 1}, "
+            f"{spec.task.name} needs rank {rank[0] + 1}; check the task"
+        )
+    require_finite(output, opened.model.output)
+    width = int(output.shape[-1])
+    if spec.labels is not None:
+        spec.labels.require_width(width, f"output {opened.model.output!r}")
+    elif spec.hidden_size and spec.pooling and width != spec.hidden_size:
+        raise BadArtifactError(
+            f"output {opened.model.output!r} is {width} wide, config.json says hidden_size "
+            f"{spec.hidden_size}; use the files of one model"
+        )
+    return width
+
+
+def _load_dense(spec: ModelSpec) -> Sequence[DenseLayer]:
+    layers = []
+    for dense in spec.dense:
+        tensors = read_weights(dense.weights.parent)
+        weight = _dense_tensor(
+            tensors, dense.weights, "linear.weight", (dense.out_features, dense.in_features)
+        )
+        bias = (
+            _dense_tensor(tensors, dense.weights, "linear.bias", (dense.out_features,))
+            if dense.bias
+            else None
+        )
+        layers.append(DenseLayer(weight, bias, dense.activation))
+    return layers
+
+
+def _dense_tensor(
+    tensors: dict[str, Tensor], path: Path, name: str, shape: tuple[int, ...]
+) -> Float32:
+    tensor = tensors.get(name)
+    if tensor is None or tensor.shape != shape:
+        found = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
+        raise BadArtifactError(
+            f"{path}: {name} is {found}, config.json says {list(shape)}; fetch the folder again"
+        )
+    return load_array(tensor)
+
+
+def _describe(
+    spec: ModelSpec,
+    *,
+    name: str,
+    generation: int,
+    provider: str,
+    dtype: str,
+    max_tokens: int,
+    position_limit: int,
+    max_text_bytes: int,
+    dimension: int,
+    grown_bytes: int,
+) -> ModelInfo:
+    embeds = spec.task is Task.EMBEDDING
+    info = ModelInfo(
+        generation=generation,
+        name=name,
+        path=str(spec.folder),
+        family=spec.family,
+        architecture=spec.architecture,
+        source=spec.source,
+        provider=provider,
+        dtype=dtype,
+        task=spec.task,
+        multi_label=spec.multi_label,
+        labels=spec.labels.names if spec.labels else (),
+        max_tokens=max_tokens,
+        position_limit=position_limit,
+        max_text_bytes=max_text_bytes,
+        dimension=dimension,
+        dimensions=np.array(
+            sorted({dimension, *spec.dimensions}, reverse=True) if embeds else [], np.int64
+        ),
+        layers=np.empty(0, np.int64),
+        prompt_names=tuple(spec.prompts),
+        mapped_bytes=spec.weight_bytes,
+        grown_bytes=grown_bytes,
+        file_names=tuple(file for file, _ in spec.files),
+        file_sizes=np.array([size for _, size in spec.files], np.int64),
+        warnings=spec.warnings,
+        json="",
+    )
+    return replace(info, json=_as_json(info, spec))
+
+
+def _as_json(info: ModelInfo, spec: ModelSpec) -> str:
+    return json.dumps(
+        {
+            "name": info.name,
+            "generation": info.generation,
+            "path": info.path,
+            "family": info.family,
+            "architecture": info.architecture,
+            "task": spec.task.name.lower(),
+            "source": info.source,
+            "provider": info.provider,
+            "dtype": info.dtype,
+            "multi_label": info.multi_label,
+            "labels": info.labels,
+            "max_tokens": info.max_tokens,
+            "position_limit": info.position_limit,
+            "max_text_bytes": info.max_text_bytes,
+            "dimension": info.dimension,
+            "dimensions": info.dimensions.tolist(),
+            "layers": info.layers.tolist(),
+            "pooling": spec.pooling,
+            "normalize": spec.normalize,
+            "prompts": dict(spec.prompts),
+            "default_prompt_name": spec.default_prompt_name,
+            "mapped_bytes": info.mapped_bytes,
+            "grown_bytes": info.grown_bytes,
+            "files": dict(spec.files),
+            "warnings": info.warnings,
+            "loaded_at": time.time(),
+        },
+        ensure_ascii=False,
+    )

@@ -1,0 +1,239 @@
+"""ONNX Runtime sessions: opened on the device that was asked for, verified, run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from .batching import RunControl, RunStoppedError, Window
+from .errors import (
+    BadArtifactError,
+    DeviceUnavailableError,
+    InternalError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    SemanticError,
+)
+from .results import Float32
+
+_TERMINATED = "terminate flag"
+_OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
+_SILENT = 4  # ONNX Runtime's "fatal": errors come as exceptions, not as lines on stderr
+
+# Operators that a device must run itself, or it was not worth asking for.
+_HEAVY = frozenset(
+    {
+        *("MatMul", "Gemm", "FusedMatMul", "MatMulInteger", "MatMulNBits", "QLinearMatMul"),
+        *("DynamicQuantizeMatMul", "FusedGemm", "Attention", "MultiHeadAttention"),
+        "GroupQueryAttention",
+    }
+)
+
+# One Identity node on one float: the smallest model there is. tests/unit/test_session.py
+# builds it again and compares.
+IDENTITY_MODEL = bytes.fromhex(
+    "080812003a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a0208"
+    "01620f0a0179120a0a08080112040a02080142040a00100d"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as a caller names it, and the execution provider that drives it."""
+
+    name: str
+    provider: str
+    options: Mapping[str, str]
+
+
+# Kind of device → execution provider, best first: "auto" takes the first installed one.
+PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+
+
+def resolve_device(name: str) -> Device:
+    """Resolve "auto", "cpu", "cuda" or "cuda:N".
+
+    Raise InvalidArgumentError for another name and DeviceUnavailableError for a device
+    whose provider is not installed.
+    """
+    installed = ort.get_available_providers()
+    kind, _, index = (name or "auto").partition(":")
+    if kind == "auto" and not index:
+        kind = next(kind for kind, provider in PROVIDERS.items() if provider in installed)
+    elif kind not in PROVIDERS or (kind == "cpu" and ":" in name) or (":" in name) != bool(index):
+        raise InvalidArgumentError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
+    if index and not (index.isascii() and index.isdigit()):
+        raise InvalidArgumentError(f"unknown device {name!r}; use cuda:N with a number")
+    provider = PROVIDERS[kind]
+    if provider not in installed:
+        raise DeviceUnavailableError(
+            f"device {name!r} needs ONNX Runtime's {provider}, and this installation has "
+            f"{', '.join(installed)}; install the GPU package or use cpu"
+        )
+    return Device(name or "auto", provider, {"device_id": index or "0"} if kind == "cuda" else {})
+
+
+@dataclass(frozen=True, slots=True)
+class OrtModel:
+    """A model for ONNX Runtime: a file, or bytes whose weights lie in ``weights_folder``.
+
+    ``output`` is the one output that is computed. ``position_ids`` counts from
+    ``position_offset`` where the model takes it.
+    """
+
+    model: str | bytes
+    weights_folder: Path | None
+    inputs: Mapping[str, str]
+    output: str
+
+
+class Session:
+    """One model on one device; safe from any thread."""
+
+    def __init__(self, graph: OrtModel, device: Device, threads: int, pad_id: int) -> None:
+        """Create the session and verify that the device runs the model.
+
+        Raise BadArtifactError for a graph that ONNX Runtime refuses, OutOfMemoryError, or
+        DeviceUnavailableError naming the operators the device does not run.
+        """
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Kept arenas grow to the largest input ever seen; spinning burns the host's CPUs.
+        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False
+        options.log_severity_level = _SILENT
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if graph.weights_folder is not None:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(graph.weights_folder)
+            )
+        providers: list[tuple[str, dict[str, str]]] = [(device.provider, dict(device.options))]
+        if device.provider != "CPUExecutionProvider":
+            providers.append(("CPUExecutionProvider", {}))
+        try:
+            self._session = ort.InferenceSession(graph.model, options, providers=providers)
+        except Exception as error:
+            raise _load_error(error) from None
+        self._session.disable_fallback()
+        self._inputs = graph.inputs
+        self._outputs = [graph.output]
+        self._pad_id = pad_id
+        self.provider = device.provider
+        if device.name != "auto":
+            self._require(device)
+
+    def _require(self, device: Device) -> None:
+        """Refuse a device that was named but runs less than all heavy operators."""
+        if device.provider not in self._session.get_providers():
+            raise DeviceUnavailableError(
+                f"ONNX Runtime could not start {device.provider} for device {device.name!r}; "
+                "check its driver and libraries, or use cpu"
+            )
+        elsewhere = {
+            f"{node.op_type} on {part.ep_name}"
+            for part in self._session.get_provider_graph_assignment_info()
+            if part.ep_name != device.provider
+            for node in part.get_nodes()
+            if node.op_type in _HEAVY
+        }
+        if elsewhere:
+            raise DeviceUnavailableError(
+                f"device {device.name!r} does not run all of the model: "
+                f"{', '.join(sorted(elsewhere))}; use cpu or a model for this device"
+            )
+
+    def run(self, windows: Sequence[Window], control: RunControl) -> list[Float32]:
+        """Score windows together; return each one's output without padding.
+
+        Outputs are float32[labels or hidden] or float32[tokens, labels or hidden].
+        """
+        lengths = [len(window.ids) for window in windows]
+        longest = max(lengths)
+        feeds: dict[str, NDArray[np.generic]] = {
+            name: self._feed(name, windows, lengths, longest).astype(dtype, copy=False)
+            for name, dtype in self._inputs.items()
+        }
+        options = ort.RunOptions()
+        options.log_severity_level = _SILENT
+
+        def stop() -> None:
+            options.terminate = True
+
+        control.stop = stop
+        if control.stopped:
+            raise RunStoppedError
+        try:
+            (output,) = self._session.run(self._outputs, feeds, options)
+        except Exception as error:
+            raise _run_error(error) from None
+        return _per_window(output, lengths, longest)
+
+    def _feed(
+        self, name: str, windows: Sequence[Window], lengths: Sequence[int], longest: int
+    ) -> NDArray[np.int64]:
+        if name == "attention_mask":
+            if min(lengths) == longest:
+                return np.ones((len(windows), longest), np.int64)
+            return (np.arange(longest) < np.array(lengths)[:, None]).astype(np.int64)
+        if name == "position_ids":
+            return np.broadcast_to(np.arange(longest), (len(windows), longest)).copy()
+        rows = [window.ids if name == "input_ids" else window.type_ids for window in windows]
+        if len(rows) == 1:
+            return rows[0][None, :]
+        padded = np.full((len(rows), longest), self._pad_id if name == "input_ids" else 0, np.int64)
+        for index, row in enumerate(rows):
+            padded[index, : len(row)] = row
+        return padded
+
+
+def _per_window(output: NDArray[np.generic], lengths: Sequence[int], longest: int) -> list[Float32]:
+    if output.ndim not in (2, 3) or output.shape[0] != len(lengths):
+        raise BadArtifactError(
+            f"the model's output has shape {list(output.shape)} for {len(lengths)} sequences of "
+            f"{longest} tokens; expected [batch, width] or [batch, tokens, width]"
+        )
+    values = output.astype(np.float32, copy=False)
+    if output.ndim == 2:
+        return list(values)
+    if output.shape[1] != longest:
+        raise BadArtifactError(
+            f"the model's output has {output.shape[1]} positions for {longest} tokens"
+        )
+    return [values[index, :length] for index, length in enumerate(lengths)]
+
+
+def _memory_refused(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def _reason(error: Exception) -> str:
+    """Return ONNX Runtime's own reason on one line, without its prefix."""
+    return " ".join(str(error).replace("[ONNXRuntimeError] :", "").split())[:600]
+
+
+def _load_error(error: Exception) -> SemanticError:
+    if _memory_refused(error):
+        return OutOfMemoryError("the system refused the memory to load the model; free some")
+    return BadArtifactError(f"ONNX Runtime refuses the model: {_reason(error)}")
+
+
+def _run_error(error: Exception) -> Exception:
+    if _TERMINATED in str(error):
+        return RunStoppedError()
+    if _memory_refused(error):
+        return OutOfMemoryError("the system refused the memory of a run; send shorter texts")
+    return InternalError(f"ONNX Runtime failed in a run: {_reason(error)}")
+
+
+def first_run() -> None:
+    """Run ONNX Runtime once, so that its process-wide state exists from here on."""
+    device = resolve_device("cpu")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(IDENTITY_MODEL, options, providers=[device.provider])
+    session.run(None, {"x": np.ones(1, np.float32)})

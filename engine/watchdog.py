@@ -1,0 +1,69 @@
+"""Ends runs whose deadline passes while they are inside ONNX Runtime."""
+
+import threading
+import time
+from typing import Protocol
+
+
+class Watched(Protocol):
+    """A run in flight."""
+
+    deadline: float
+
+    def expire(self) -> None:
+        """Stop it; called once its deadline has passed."""
+
+
+class Watchdog:
+    """One thread, started by the first deadline, that sleeps until the nearest one.
+
+    It is woken only for a deadline nearer than the one it sleeps for, so a stream of calls
+    with like timeouts costs it one look per timeout.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watched: set[Watched] = set()
+        self._wakes_at = float("-inf")  # not sleeping
+        self._thread: threading.Thread | None = None
+
+    def watch(self, run: Watched) -> None:
+        """Expire the run at its deadline unless it is released before."""
+        with self._changed:
+            self._watched.add(run)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._guard, name="semantic-deadlines", daemon=True
+                )
+                self._thread.start()
+            elif run.deadline < self._wakes_at:
+                self._changed.notify()
+
+    def release(self, run: Watched) -> None:
+        """Forget a run that has ended."""
+        with self._changed:
+            self._watched.discard(run)
+
+    def stop(self) -> None:
+        """End the thread; the next deadline starts another."""
+        with self._changed:
+            thread, self._thread = self._thread, None
+            self._changed.notify()
+        if thread is not None:
+            thread.join()
+
+    def _guard(self) -> None:
+        while True:
+            with self._changed:
+                if self._thread is not threading.current_thread():
+                    return
+                now = time.monotonic()
+                expired = [run for run in self._watched if run.deadline <= now]
+                self._watched.difference_update(expired)
+                if not expired:
+                    nearest = min((run.deadline for run in self._watched), default=float("inf"))
+                    self._wakes_at = nearest
+                    self._changed.wait(min(nearest - now, threading.TIMEOUT_MAX))
+                    self._wakes_at = float("-inf")
+            for run in expired:
+                run.expire()
