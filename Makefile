@@ -19,9 +19,10 @@ VENV_STAMP := $(VENV)/.libsemantic
 LIBRARY := build/lib/libsemantic.so.0
 LIBRARY_SOURCES := build_ffi.py ffi/generate.py $(wildcard include/*.h ffi/*.c ffi/*.h)
 
-# Where they exist, since a tool given a folder without files of its kind stops with an error.
-with_files = $(shell find $(wildcard $(2)) -name '$(1)' -print -quit)
-PYTHON_PATHS = $(foreach path,build_ffi.py tools bench examples tests,$(if $(wildcard $(path)),$(if $(call with_files,*.py,$(path)),$(path))))
+# Only what exists, since mypy given a folder without Python files stops with an error.
+has_python = $(if $(wildcard $(1)),$(shell find $(1) -name '*.py' -print -quit))
+PYTHON_PATHS = $(foreach path,build_ffi.py tools bench examples tests,$(if \
+	$(call has_python,$(path)),$(path)))
 C_FILES = $(shell find $(wildcard include ffi examples tests) -name '*.[ch]' | sort)
 
 GOFMT = "$$("$$(tools/find_go.sh)" env GOROOT)/bin/gofmt"
@@ -86,7 +87,7 @@ lint: $(LIBRARY) ## check format, style and types of Python, Go and C
 	@ln -sfn ../../../engine ../../../ffi build/types/libsemantic/
 	MYPYPATH=build/types:tools:bench $(PY) -m mypy --strict --explicit-package-bases \
 		build/types/libsemantic $(PYTHON_PATHS)
-	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+	$(PY) $(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	files=$$($(GOFMT) -l go_example); \
 		[ -z "$$files" ] || { echo "error: not formatted, run make format:" $$files >&2; exit 1; }
 	tools/go.sh vet ./...
@@ -95,7 +96,7 @@ lint: $(LIBRARY) ## check format, style and types of Python, Go and C
 format: $(VENV_STAMP) ## format Python, Go and C
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
-	$(VENV)/bin/clang-format -i $(C_FILES)
+	$(PY) $(VENV)/bin/clang-format -i $(C_FILES)
 	$(GOFMT) -w go_example
 
 .PHONY: bench

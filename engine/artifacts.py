@@ -22,7 +22,15 @@ from .errors import (
     SemanticError,
     UnsupportedError,
 )
-from .labels import Description, Labels, file_size, list_names, read_description, read_labels
+from .labels import (
+    Description,
+    Labels,
+    file_size,
+    list_names,
+    read_description,
+    read_labels,
+    stays_inside,
+)
 from .onnx_file import (
     POOLED_OUTPUT,
     OnnxFile,
@@ -299,10 +307,12 @@ def _safetensors_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     index = read_description(path)
     shards = {} if index is None else index.get("weight_map", dict) or {}
-    names = {name for name in shards.values() if isinstance(name, str) and name == Path(name).name}
-    if not names or not names.issuperset(shards.values()):
-        raise BadArtifactError(f"{path}: 'weight_map' must map weights to files; fetch it again")
-    files = [path.with_name(name) for name in sorted(names)]
+    names = [name for name in shards.values() if isinstance(name, str) and stays_inside(name)]
+    if not names or len(names) < len(shards):
+        raise BadArtifactError(
+            f"{path}: 'weight_map' must map weights to files beside it; fetch it again"
+        )
+    files = [path.parent / name for name in sorted(set(names))]
     for file in files:
         if file_size(file) is None:
             raise NotFoundError(f"{file} is missing, {path.name} lists it; fetch it too")
@@ -414,7 +424,9 @@ def _fit_head(head: EmbeddingHead, path: Path, output: OnnxOutput) -> EmbeddingH
     A pooled output is the end of the whole chain: exporters write it after the dense layers.
     """
     pooled = output.rank == 2 or (output.rank is None and output.name == POOLED_OUTPUT)
-    expected = head.width if pooled else head.hidden_size
+    expected = head.hidden_size
+    if pooled:
+        expected = head.width if head.described else 0
     if output.width and expected and output.width != expected:
         raise BadArtifactError(
             f"output {output.name!r} of {path} has width {output.width}, the descriptions say "

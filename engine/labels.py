@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -89,6 +89,12 @@ def file_size(path: Path) -> int | None:
     if not stat.S_ISREG(status.st_mode):
         raise BadArtifactError(f"{path} is not a regular file; put the file itself there")
     return status.st_size
+
+
+def stays_inside(name: str) -> bool:
+    """Tell whether a file name written in an artifact is usable and names no place outside it."""
+    path = PurePosixPath(name)
+    return not (path.is_absolute() or ".." in path.parts or "\0" in name)
 
 
 def list_names(folder: Path) -> list[str]:

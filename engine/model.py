@@ -213,9 +213,7 @@ def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:
     return next((each for each in (named, tokenizer.pad_id) if each is not None), 0)
 
 
-def _self_test(
-    spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened
-) -> int:
+def _self_test(spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened) -> int:
     """Score one text and check shape and values; return the width of the output."""
     text = "self-test"
     encoded = tokenizer.encode([text], False)

@@ -13,16 +13,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .config import Task
 from .errors import BadArtifactError, NotFoundError, UnsupportedError
-from .labels import file_size
+from .labels import file_size, stays_inside
 
 if TYPE_CHECKING:
     import onnx
+
+POOLED_OUTPUT = "sentence_embedding"
 
 _MAX_BYTES = 2**31 - 1  # the limit of a protobuf message
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
@@ -45,7 +47,6 @@ _PACKED = {"MatMulNBits": 1, "GatherBlockQuantized": 0, "MatMulBnb4": 1}  # inpu
 _LOOKUPS = {f"Gather{kind}" for kind in ("", "ND", "BlockQuantized")} | {
     f"{kind}EmbedLayerNormalization" for kind in ("", "Q")
 }
-POOLED_OUTPUT = "sentence_embedding"
 _NAMED_OUTPUTS = {  # in order of preference, with the rank that fits
     Task.SEQUENCE_CLASSIFICATION: (("logits", 2),),
     Task.TOKEN_CLASSIFICATION: (("logits", 3),),
@@ -372,14 +373,11 @@ def _number(text: str) -> int | None:
 
 def _external_size(path: Path, location: str, roots: tuple[Path, Path]) -> int:
     """Return the size of an external data file, which must lie within one of ``roots``."""
-    pure = PurePosixPath(location)
     # The runtime takes a location with this tag for an address in memory.
-    if pure.is_absolute() or ".." in pure.parts or "_ORT_MEM_ADDR_" in location:
+    if not location or not stays_inside(location) or "_ORT_MEM_ADDR_" in location:
         raise BadArtifactError(
             f"{path} points to {location!r} for weights; only files in its own folder are read"
         )
-    if pure.name == "" or "\0" in location:
-        raise BadArtifactError(f"{path} gives the place {location!r} for weights; {_DAMAGED}")
     target = path.parent / location
     size = file_size(target)
     if size is None:

@@ -16,6 +16,7 @@ Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 UInt8 = NDArray[np.uint8]
+UInt64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ Result = Classification | TokenClassification | Embedding | TokenCounts
 class ModelList:
     """Models that are loading, ready or stopping, in order of their handles."""
 
-    model_id: NDArray[np.uint64]
+    model_id: UInt64
     name: tuple[str, ...]
     task: Int32
     state: Int32
@@ -250,25 +251,25 @@ class Stats:
     models_loading: int
     models_ready: int
     models_stopping: int
-    model_id: NDArray[np.uint64]
+    model_id: UInt64
     model_name: tuple[str, ...]
     model_task: Int32
     model_state: Int32
-    call_model_id: NDArray[np.uint64]
+    call_model_id: UInt64
     call_model_name: tuple[str, ...]
     call: Int32
-    accepted: NDArray[np.uint64]
-    completed: NDArray[np.uint64]
-    failed: NDArray[np.uint64]
-    expired: NDArray[np.uint64]
-    cancelled: NDArray[np.uint64]
-    in_flight: NDArray[np.uint64]
-    refused: NDArray[np.uint64]
-    tokens: NDArray[np.uint64]
-    truncated: NDArray[np.uint64]
-    batches: NDArray[np.uint64]
+    accepted: UInt64
+    completed: UInt64
+    failed: UInt64
+    expired: UInt64
+    cancelled: UInt64
+    in_flight: UInt64
+    refused: UInt64
+    tokens: UInt64
+    truncated: UInt64
+    batches: UInt64
     bucket_bounds: NDArray[np.float64]
-    latency: NDArray[np.uint64]
+    latency: UInt64
     memory_owner: tuple[str, ...]
     memory_bytes: Int64
 

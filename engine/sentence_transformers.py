@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from .errors import BadArtifactError, NotFoundError, UnsupportedError
-from .labels import Description, file_size, read_description, read_json
+from .labels import Description, file_size, read_description, read_json, stays_inside
 
 POOLING_FOLDER = "1_Pooling"
 PICKLE_REMEDY = "save it again with safe_serialization=True, which writes model.safetensors"
@@ -69,7 +69,8 @@ class EmbeddingHead:
 
     ``pooling``: names of the modes that are on, as the flags of ``1_Pooling/config.json``.
     ``normalize``: None where the files do not say. ``hidden_size`` and ``width``: dimensions
-    before and after, 0 = unknown. ``files``: names, relative to the folder, of what it needs.
+    before and after, 0 = unknown. ``described``: files of the folder say how to pool.
+    ``files``: names, relative to the folder, of what it needs.
     """
 
     pooling: tuple[str, ...]
@@ -77,13 +78,14 @@ class EmbeddingHead:
     normalize: bool | None
     hidden_size: int
     width: int
+    described: bool
     prompts: Mapping[str, str]
     default_prompt_name: str | None
     files: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
-NO_HEAD = EmbeddingHead((), (), None, 0, 0, MappingProxyType({}), None, (), ())
+NO_HEAD = EmbeddingHead((), (), None, 0, 0, False, MappingProxyType({}), None, (), ())
 
 
 def read_modules(folder: Path) -> tuple[Module, ...] | None:
@@ -98,10 +100,10 @@ def read_modules(folder: Path) -> tuple[Module, ...] | None:
     for entry in entries:
         description = Description(path, entry)
         kind = _required(description, "type", description.get("type", str))
-        place = PurePosixPath(description.get("path", str) or "")
-        if place.is_absolute() or ".." in place.parts:
-            raise BadArtifactError(f"{path}: 'path' is {str(place)!r}; it must stay in the folder")
-        modules.append(Module(kind.rpartition(".")[2], "" if place.name == "" else str(place)))
+        place = description.get("path", str) or ""
+        if not stays_inside(place):
+            raise BadArtifactError(f"{path}: 'path' is {place!r}; it must stay in the folder")
+        modules.append(Module(kind.rpartition(".")[2], place))
     return tuple(modules)
 
 
@@ -169,6 +171,7 @@ def read_embedding_head(
         normalize=normalize,
         hidden_size=hidden_size,
         width=width,
+        described=bool(steps),
         prompts=MappingProxyType(texts),
         default_prompt_name=default,
         files=tuple(files),

@@ -1,17 +1,188 @@
-"""The calls: texts are encoded, cut into windows, scored, and decoded to a result.
+"""The calls: rows are prepared, scored, and decoded to a result."""
 
-Every function here takes the rows of one call and answers them all; a row that fails carries
-its error and the others go on.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-import numpy as np
-from collections.abc import Buffer
-from numpy.typing import NDArray
-
+from . import results
 from .batching import Work
-from .config import DEFAULT_THRESHOLD, LongText, Normalize, Output, RunOptions, Shorten, Task
-from .entities import LabelScheme, merge_entities
+from .config import LongText, RunOptions, Shorten, Task
+from .decoding import (
+    decode_classification,
+    decode_counts,
+    decode_embedding,
+    decode_token_classification,
+)
+from .errors import InvalidArgumentError, NotFoundError, SemanticError, UnsupportedError
+from .inputs import Policy, Prepared, Row, Text, prepare
+from .model import Model
+from .postprocess import require_finite
+from .results import Float32
+from .stats import Call
+from .ticket import Ticket
+
+# Which calls an option belongs to; elsewhere it would be silently ignored, so it is refused.
+_CALLS_OF_OPTION: Mapping[str, frozenset[Call]] = {
+    "shorten": frozenset({Call.CLASSIFY_PAIRS, Call.CLASSIFY_TOKEN_PAIRS}),
+    "dimension": frozenset({Call.EMBED}),
+    "layer": frozenset({Call.EMBED}),
+    "normalize": frozenset({Call.EMBED}),
+    "prompt_name": frozenset({Call.EMBED, Call.COUNT_TOKENS}),
+    "output": frozenset({Call.CLASSIFY_TOKENS, Call.CLASSIFY_TOKEN_PAIRS}),
+    "threshold": frozenset(
+        {
+            Call.CLASSIFY,
+            Call.CLASSIFY_PAIRS,
+            Call.CLASSIFY_TOKENS,
+            Call.CLASSIFY_TOKEN_PAIRS,
+        }
+    ),
+}
+DEFAULT_OPTIONS = RunOptions()
+
+_TASK_OF_CALL = {
+    Call.CLASSIFY: Task.SEQUENCE_CLASSIFICATION,
+    Call.CLASSIFY_PAIRS: Task.SEQUENCE_CLASSIFICATION,
+    Call.CLASSIFY_TOKENS: Task.TOKEN_CLASSIFICATION,
+    Call.CLASSIFY_TOKEN_PAIRS: Task.TOKEN_CLASSIFICATION,
+    Call.EMBED: Task.EMBEDDING,
+}
+_PAIR_CALLS = frozenset({Call.CLASSIFY_PAIRS, Call.CLASSIFY_TOKEN_PAIRS})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call: rows of texts (and of second texts for pairs), options, ticket."""
+
+    call: Call
+    texts: Sequence[Text]
+    others: Sequence[Text] | None
+    options: RunOptions
+    ticket: Ticket
+    on_admitted: Callable[[], None]
+    on_run: Callable[[], None]
+
+
+def check(model: Model, call: Call, options: RunOptions) -> None:
+    """Raise unless the model answers this call with these options."""
+    task = _TASK_OF_CALL.get(call, model.spec.task)
+    if task is not model.spec.task:
+        raise UnsupportedError(
+            f"model {model.info.name!r} does {model.spec.task.name}, {call.name} needs "
+            f"{task.name}; use a model of that task"
+        )
+    if options is DEFAULT_OPTIONS:
+        return
+    for name, calls in _CALLS_OF_OPTION.items():
+        if call not in calls and getattr(options, name) != getattr(DEFAULT_OPTIONS, name):
+            raise InvalidArgumentError(f"option {name} has no meaning for {call.name}; leave it 0")
+    if options.dimension and options.dimension not in model.info.dimensions:
+        allowed = ", ".join(map(str, model.info.dimensions.tolist()))
+        raise InvalidArgumentError(
+            f"dimension is {options.dimension}, model {model.info.name!r} allows {allowed}"
+        )
+    if options.layer and options.layer not in model.info.layers:
+        raise InvalidArgumentError(
+            f"layer is {options.layer}, model {model.info.name!r} answers only from its last "
+            "layer; use 0"
+        )
+
+
+def answer(model: Model, request: Request) -> results.Result:
+    """Answer a call that ``check`` has passed.
+
+    Raise what fails the whole call: a full queue, or the reason when every row failed.
+    """
+    rows = _prepare(model, request)
+    if request.call is Call.COUNT_TOKENS:
+        result: results.Result = decode_counts(model, rows)
+    else:
+        outputs = _score(model, rows, request)
+        result = _DECODERS[request.call](model, request.options, rows, outputs)
+    errors = result.rows.errors
+    if errors and all(errors):
+        first = errors[0]
+        assert first is not None
+        first.input_index = 0
+        raise first
+    return result
+
+
+def _prepare(model: Model, request: Request) -> list[Row]:
+    call, options = request.call, request.options
+    part = options.shorten
+    if part is Shorten.AUTO:
+        one_label = call is Call.CLASSIFY_PAIRS and len(model.info.labels) == 1
+        part = Shorten.SECOND if one_label else Shorten.FIRST
+    policy = Policy(
+        long_text=_long_text(model, call, options),
+        overlap=options.window_overlap,
+        part=part,
+        needs_offsets=call is Call.COUNT_TOKENS or model.spec.task is Task.TOKEN_CLASSIFICATION,
+        prompt=_prompt(model, options) if model.spec.task is Task.EMBEDDING else "",
+    )
+    return prepare(model, request.texts, request.others, policy, request.ticket)
+
+
+def _long_text(model: Model, call: Call, options: RunOptions) -> LongText:
+    if options.long_text is not LongText.AUTO:
+        return options.long_text
+    whole = call in _PAIR_CALLS or model.spec.task is Task.TOKEN_CLASSIFICATION
+    return LongText.WINDOWS if whole else LongText.CUT
+
+
+def _prompt(model: Model, options: RunOptions) -> str:
+    prompts = model.spec.prompts
+    name = options.prompt_name
+    if name is None:
+        name = model.spec.default_prompt_name or ""
+    if not name:
+        return ""
+    if name not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise NotFoundError(f"model {model.info.name!r} has no prompt {name!r}; it has {known}")
+    return prompts[name]
+
+
+def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32]]:
+    """Score all windows; a row whose window failed is replaced by its error in ``rows``."""
+    windows = [window for row in rows if isinstance(row, Prepared) for window in row.plan.windows]
+    outputs: list[list[Float32]] = [[] for _ in rows]
+    if not windows:
+        return outputs
+    work = Work(windows, request.ticket)
+    model.batcher.execute(work, request.on_admitted, request.on_run)
+    position = 0
+    for index, row in enumerate(rows):
+        if not isinstance(row, Prepared):
+            continue
+        end = position + len(row.plan.windows)
+        failed = next((error for error in work.errors[position:end] if error is not None), None)
+        scored = [output for output in work.outputs[position:end] if output is not None]
+        position = end
+        if failed is None:
+            failed = _check_outputs(model, scored)
+        if failed is not None:
+            # Rows of one run share its error; each row gets its own, with its own index.
+            rows[index] = type(failed)(failed.message)
+        else:
+            outputs[index] = scored
+    return outputs
+
+
+def _check_outputs(model: Model, outputs: Sequence[Float32]) -> SemanticError | None:
+    try:
+        for output in outputs:
+            require_finite(output, f"of {model.info.name!r}")
+    except SemanticError as error:
+        return error
+    return None
+
+
+_Decoder = Callable[[Model, RunOptions, Sequence[Row], Sequence[Sequence[Float32]]], results.Result]
+_DECODERS: Mapping[Call, _Decoder] = {
+    Call.CLASSIFY: decode_classification,
+    Call.CLASSIFY_PAIRS: decode_classification,
+    Call.CLASSIFY_TOKENS: decode_token_classification,
+    Call.CLASSIFY_TOKEN_PAIRS: decode_token_classification,
+    Call.EMBED: decode_embedding,
+}

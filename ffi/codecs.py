@@ -23,7 +23,7 @@ FFI = Any
 Lib = Any
 CData = Any
 
-Options = TypeVar("Options", RuntimeOptions, LoadOptions, RunOptions)
+Options = TypeVar("Options", bound=RuntimeOptions | LoadOptions | RunOptions)
 
 MAX_STRUCT_SIZE = 1 << 16
 

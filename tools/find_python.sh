@@ -37,7 +37,8 @@ try() {
             return 1
             ;;
     esac
-    if ! answer=$("$path" -Es "$tools/check_python.py" 2>&1); then
+    if ! answer=$("$path" -Es "$tools/check_python.py" 2>/dev/null); then
+        answer=$("$path" -Es "$tools/check_python.py" 2>&1) || true
         refusals+=("$path: is $version, but ${answer:-its check failed without a word}")
         return 1
     fi

@@ -1,0 +1,178 @@
+"""From the caller's rows to windows: decoded, measured, encoded, cut. A row fails alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from .config import LongText, Shorten
+from .errors import InvalidArgumentError, SemanticError, TooLongError, UnsupportedError
+from .model import Model
+from .ticket import Ticket
+from .tokenization import Encoded
+from .windows import WindowPlan, plan_windows
+
+
+class Bytes(Protocol):
+    """UTF-8 in memory: ``bytes``, or a view of the caller's own."""
+
+    def __len__(self) -> int:
+        """Return the number of bytes."""
+
+    def __getitem__(self, index: slice, /) -> bytes | memoryview:
+        """Return some of the bytes."""
+
+
+# A text; None stands for a missing one (a NULL pointer with a length).
+Text: TypeAlias = str | Bytes | None
+
+# Tokenising stops to look at the deadline after this many rows or bytes.
+_CHUNK_ROWS = 64
+_CHUNK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """One row, ready to be scored.
+
+    The first ``prompt_bytes`` bytes of ``text`` are the prompt; ``other`` is the second text
+    of a pair.
+    """
+
+    text: str
+    other: str
+    encoded: Encoded
+    plan: WindowPlan
+    prompt_bytes: int
+
+
+Row: TypeAlias = Prepared | SemanticError
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the rows of one call are encoded and cut."""
+
+    long_text: LongText
+    overlap: int
+    part: Shorten
+    needs_offsets: bool
+    prompt: str = ""
+
+
+def prepare(
+    model: Model,
+    texts: Sequence[Text],
+    others: Sequence[Text] | None,
+    policy: Policy,
+    ticket: Ticket,
+) -> list[Row]:
+    """Encode and cut every row; ``others`` are the second texts of pairs.
+
+    Offsets in the windows are those of the part that ``policy.part`` names. Raise only what
+    concerns the whole call: a deadline or a cancellation.
+    """
+    limit = model.info.max_text_bytes
+    rows: list[Row] = []
+    for chunk in _chunks(texts, others):
+        ticket.check()
+        decoded: list[tuple[str, str] | SemanticError] = []
+        for index in chunk:
+            try:
+                text = _decode(texts[index], limit)
+                other = "" if others is None else _decode(others[index], limit)
+                if model.spec.lower_case:
+                    text, other = _lower(text, policy), _lower(other, policy)
+                decoded.append((policy.prompt + text, other))
+            except SemanticError as error:
+                decoded.append(error)
+        rows += _encode(model, decoded, others is not None, policy)
+    return rows
+
+
+def _chunks(texts: Sequence[Text], others: Sequence[Text] | None) -> Iterator[range]:
+    start = size = 0
+    for index in range(len(texts)):
+        size += len(texts[index] or "") + (len(others[index] or "") if others is not None else 0)
+        if index + 1 - start >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
+            yield range(start, index + 1)
+            start, size = index + 1, 0
+    if start < len(texts):
+        yield range(start, len(texts))
+
+
+def _decode(text: Text, limit: int) -> str:
+    if text is None:
+        raise InvalidArgumentError("a text is NULL but has a length; pass its bytes")
+    if isinstance(text, str):
+        try:
+            size = len(text) if text.isascii() else len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(
+                f"a text holds a lone surrogate at character {error.start}; pass Unicode text"
+            ) from None
+    else:
+        size = len(text)
+    if size > limit:
+        raise TooLongError(
+            f"a text has {size} bytes, max_text_bytes is {limit}; send less, or load the model "
+            "with a larger max_text_bytes"
+        )
+    if isinstance(text, str):
+        return text
+    try:
+        return str(text[:], "utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            f"a text is not UTF-8 at byte {error.start}; pass UTF-8"
+        ) from None
+
+
+def _lower(text: str, policy: Policy) -> str:
+    """Lower the case, as the folder's sentence-transformers file asks."""
+    lowered = text.lower()
+    if policy.needs_offsets and len(lowered) != len(text):
+        raise UnsupportedError(
+            "a text changes its length when lower-cased, as this model asks, so byte ranges "
+            "cannot be told; pass it in lower case"
+        )
+    return lowered
+
+
+def _encode(
+    model: Model, decoded: Sequence[tuple[str, str] | SemanticError], pairs: bool, policy: Policy
+) -> Iterator[Row]:
+    good = [each for each in decoded if not isinstance(each, SemanticError)]
+    encodings = iter(_encode_together(model, good, pairs, policy.needs_offsets))
+    for each in decoded:
+        if isinstance(each, SemanticError):
+            yield each
+            continue
+        encoded = next(encodings)
+        if isinstance(encoded, SemanticError):
+            yield encoded
+            continue
+        try:
+            plan = plan_windows(
+                encoded, model.max_tokens, policy.long_text, policy.overlap, policy.part
+            )
+        except SemanticError as error:
+            yield error
+        else:
+            yield Prepared(*each, encoded, plan, len(policy.prompt.encode()))
+
+
+def _encode_together(
+    model: Model, good: Sequence[tuple[str, str]], pairs: bool, offsets: bool
+) -> Sequence[Encoded | SemanticError]:
+    """Encode the texts of one chunk; where one of them fails, each by itself."""
+    if not good:
+        return []
+    try:
+        left = [text for text, _ in good]
+        if not pairs:
+            return model.tokenizer.encode(left, offsets)
+        return model.tokenizer.encode_pairs(left, [other for _, other in good], offsets)
+    except SemanticError as error:
+        if len(good) == 1:
+            return [error]
+        return [_encode_together(model, [each], pairs, offsets)[0] for each in good]

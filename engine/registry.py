@@ -1,0 +1,511 @@
+"""The registry: the one store of models, and the only mutable state of the engine.
+
+A model is loading, then ready, then stopping, then gone. Calls hold a lease on the model
+they use; unloading waits for the leases, and new calls see that the model is closed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from . import results, tasks
+from .config import MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions, Task
+from .errors import (
+    AlreadyExistsError,
+    ClosedError,
+    DeadlineError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotReadyError,
+    OverloadedError,
+    SemanticError,
+    Status,
+    UnsupportedError,
+)
+from .inputs import Text
+from .log import Log
+from .model import Model, load_model
+from .session import resolve_device
+from .stats import BUCKET_BOUNDS, Call, CallCounters, Counters, column
+from .ticket import Ticket, Tickets
+from .watchdog import Watchdog
+
+Kind = TypeVar("Kind", bound=results.Result)
+
+_CLOSED_NAME = "(closed)"
+
+
+class State(IntEnum):
+    """States of a model; values of ``semantic_model_state``."""
+
+    LOADING = 1
+    READY = 2
+    STOPPING = 3
+
+
+class _Entry:
+    """A handle and what it stands for; ``model`` is None while it loads."""
+
+    __slots__ = ("counters", "handle", "leases", "model", "name", "replacing", "state")
+
+    def __init__(self, handle: int, name: str) -> None:
+        self.handle = handle
+        self.name = name
+        self.state = State.LOADING
+        self.model: Model | None = None
+        self.leases = 0
+        self.replacing = False
+        self.counters = Counters()
+
+
+class Registry:
+    """Loads, finds, calls and unloads models; safe from any thread."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self._changed = threading.Condition()
+        self._entries: dict[int, _Entry] = {}
+        self._last_handle = 0
+        self._options: RuntimeOptions | None = None
+        self._stopping = False
+        self._loads = 0
+        self._closed = Counters()
+        self._tickets = Tickets()
+        self._watchdog = Watchdog()
+        self._interpreter_bytes = 0
+
+    # ---- runtime
+
+    def init(self, options: RuntimeOptions) -> None:
+        """Start the runtime; the same options again are fine.
+
+        Raise AlreadyExistsError if it runs with others, DeviceUnavailableError for a device
+        that is not there, NotReadyError while a cleanup is under way.
+        """
+        resolve_device(options.device)
+        with self._changed:
+            self._start(options)
+
+    def _start(self, options: RuntimeOptions) -> RuntimeOptions:
+        if self._stopping:
+            raise NotReadyError("a cleanup is under way; wait for it and start again")
+        if self._options is None:
+            self._options = options
+            self.log.set_level(options.log_level)
+        elif options != self._options:
+            raise AlreadyExistsError(
+                "the runtime runs with other options; clean up first, then init again"
+            )
+        return self._options
+
+    def set_interpreter_bytes(self, size: int) -> None:
+        """Note the resident memory that starting the interpreter took."""
+        self._interpreter_bytes = size
+
+    def cleanup(self, timeout_ms: int) -> None:
+        """Refuse new calls, wait for those in flight, unload every model, stop the threads.
+
+        Raise DeadlineError if calls or loads are still under way after ``timeout_ms`` (0 does
+        not wait); the models stay stopping, and calling again goes on waiting.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        with self._changed:
+            if self._options is None:
+                return
+            self._stopping = True
+            for entry in self._entries.values():
+                if entry.state is State.READY:
+                    entry.state = State.STOPPING
+            while busy := self._loads + sum(entry.leases for entry in self._entries.values()):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineError(
+                        f"{busy} calls or loads are still under way after {timeout_ms} ms; call "
+                        "cleanup again to go on waiting"
+                    )
+                self._changed.wait(left)
+            if self._options is None:
+                return  # another caller has finished the same cleanup
+            for entry in list(self._entries.values()):
+                self._remove(entry)
+            self._options = None
+            self._stopping = False
+            self._changed.notify_all()
+        self._watchdog.stop()
+        self.log.info("cleaned up")
+
+    # ---- models
+
+    def load(self, path: str, options: LoadOptions | None = None) -> int:
+        """Load the model in a folder and return its handle; whole or not at all."""
+        options = options or LoadOptions()
+        ticket = Ticket(options.timeout_ms)
+        if options.replaces:
+            return self._replace(path, options, ticket)
+        name = options.name or Path(path).resolve().name
+        with self._changed:
+            runtime = self._start(self._options or RuntimeOptions())
+            taken = next((e for e in self._entries.values() if e.name == name), None)
+            if taken is not None:
+                raise AlreadyExistsError(
+                    f"a model named {name!r} is there already; unload it, replace it, or give "
+                    "another name"
+                )
+            self._last_handle += 1
+            entry = _Entry(self._last_handle, name)
+            self._entries[entry.handle] = entry
+            self._loads += 1
+        try:
+            model = self._load(path, options, runtime, name, 1, ticket)
+        except BaseException:
+            with self._changed:
+                self._remove(entry)
+                self._loaded()
+            raise
+        with self._changed:
+            entry.model = model
+            entry.state = State.STOPPING if self._stopping else State.READY
+            self._loaded()
+        return entry.handle
+
+    def _replace(self, path: str, options: LoadOptions, ticket: Ticket) -> int:
+        with self._changed:
+            runtime = self._start(self._options or RuntimeOptions())
+            entry = self._ready(options.replaces)
+            if options.name and options.name != entry.name:
+                raise InvalidArgumentError(
+                    f"name {options.name!r} differs from {entry.name!r}, which is replaced; leave "
+                    "name empty"
+                )
+            if entry.replacing:
+                raise NotReadyError(f"model {entry.name!r} is being replaced already; wait")
+            entry.replacing = True
+            self._loads += 1
+            old = entry.model
+        assert old is not None
+        try:
+            model = self._load(path, options, runtime, entry.name, old.generation + 1, ticket)
+            if model.spec.task is not old.spec.task:
+                raise InvalidArgumentError(
+                    f"model {entry.name!r} does {old.spec.task.name}, the new one "
+                    f"{model.spec.task.name}; load it under another name"
+                )
+        except BaseException:
+            with self._changed:
+                entry.replacing = False
+                self._loaded()
+            raise
+        with self._changed:
+            entry.replacing = False
+            self._loaded()
+            if entry.state is not State.READY:
+                raise ClosedError(f"model {entry.name!r} was unloaded while it was replaced")
+            entry.model = model
+        return entry.handle
+
+    def _load(
+        self,
+        path: str,
+        options: LoadOptions,
+        runtime: RuntimeOptions,
+        name: str,
+        generation: int,
+        ticket: Ticket,
+    ) -> Model:
+        started = time.monotonic()
+        model = load_model(
+            path,
+            options,
+            runtime,
+            name=name,
+            generation=generation,
+            watchdog=self._watchdog,
+            ticket=ticket,
+        )
+        ticket.check()
+        for warning in model.info.warnings:
+            self.log.warning(f"model {name}: {warning}")
+        self.log.info(
+            f"model {name} loaded from {model.info.path} in {time.monotonic() - started:.2f} s: "
+            f"{model.spec.task.name}, {model.info.family}, {model.info.dtype}, "
+            f"{model.info.provider}"
+        )
+        return model
+
+    def _loaded(self) -> None:
+        self._loads -= 1
+        self._changed.notify_all()
+
+    def find(self, name: str) -> int:
+        """Return the handle of a ready model."""
+        with self._changed:
+            for entry in self._entries.values():
+                if entry.name == name:
+                    return self._ready(entry.handle).handle
+        raise NotFoundError(f"no model is named {name!r}; load it first")
+
+    def list_models(self) -> results.ModelList:
+        """Return all models that are not gone."""
+        with self._changed:
+            entries = list(self._entries.values())
+            return results.ModelList(
+                model_id=column(entry.handle for entry in entries),
+                name=tuple(entry.name for entry in entries),
+                task=np.array([_task(entry) for entry in entries], np.int32),
+                state=np.array([entry.state for entry in entries], np.int32),
+            )
+
+    def info(self, handle: int) -> results.ModelInfo:
+        """Describe a ready model."""
+        with self._changed:
+            model = self._ready(handle).model
+        assert model is not None
+        return model.info
+
+    def unload(self, handle: int, timeout_ms: int) -> None:
+        """Take no new calls, wait for those in flight, free the model.
+
+        Raise DeadlineError if calls are in flight after ``timeout_ms`` (0 does not wait): the
+        model stays stopping, and calling again goes on waiting.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        with self._changed:
+            entry = self._entry(handle)
+            if entry.state is State.LOADING:
+                raise NotReadyError(f"model {entry.name!r} is loading; wait for it")
+            entry.state = State.STOPPING
+            while entry.leases:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineError(
+                        f"{entry.leases} calls to model {entry.name!r} are in flight after "
+                        f"{timeout_ms} ms; call unload again to go on waiting"
+                    )
+                self._changed.wait(left)
+            self._entry(handle)  # closed if another caller was first
+            self._remove(entry)
+            self._changed.notify_all()
+        self.log.info(f"model {entry.name} unloaded")
+
+    def _entry(self, handle: int) -> _Entry:
+        entry = self._entries.get(handle)
+        if entry is not None:
+            return entry
+        if handle == 0:
+            raise InvalidArgumentError("the model handle is 0; load or find a model first")
+        if handle > self._last_handle:
+            raise NotFoundError(f"model handle {handle} was never given out; load a model first")
+        raise ClosedError(f"model handle {handle} is closed; load the model again")
+
+    def _ready(self, handle: int) -> _Entry:
+        entry = self._entry(handle)
+        if entry.state is not State.READY:
+            raise NotReadyError(f"model {entry.name!r} is {entry.state.name.lower()}")
+        return entry
+
+    def _remove(self, entry: _Entry) -> None:
+        if self._entries.pop(entry.handle, None) is not None:
+            self._closed.absorb(entry.counters.snapshot())
+            entry.model = None
+
+    # ---- calls
+
+    def classify(
+        self, handle: int, texts: Sequence[Text], options: RunOptions | None = None
+    ) -> results.Classification:
+        """Answer each text with the labels of a sequence classifier."""
+        return _as(results.Classification, self._call(Call.CLASSIFY, handle, texts, None, options))
+
+    def classify_pairs(
+        self,
+        handle: int,
+        left: Sequence[Text],
+        right: Sequence[Text],
+        options: RunOptions | None = None,
+    ) -> results.Classification:
+        """Answer each pair with the labels of a sequence classifier."""
+        answer = self._call(Call.CLASSIFY_PAIRS, handle, left, right, options)
+        return _as(results.Classification, answer)
+
+    def classify_tokens(
+        self, handle: int, texts: Sequence[Text], options: RunOptions | None = None
+    ) -> results.TokenClassification:
+        """Find the entities, or label the tokens, of each text."""
+        answer = self._call(Call.CLASSIFY_TOKENS, handle, texts, None, options)
+        return _as(results.TokenClassification, answer)
+
+    def classify_token_pairs(
+        self,
+        handle: int,
+        context: Sequence[Text],
+        answer: Sequence[Text],
+        options: RunOptions | None = None,
+    ) -> results.TokenClassification:
+        """Label the parts of each answer, given its context."""
+        found = self._call(Call.CLASSIFY_TOKEN_PAIRS, handle, context, answer, options)
+        return _as(results.TokenClassification, found)
+
+    def embed(
+        self, handle: int, texts: Sequence[Text], options: RunOptions | None = None
+    ) -> results.Embedding:
+        """Turn each text into a vector."""
+        return _as(results.Embedding, self._call(Call.EMBED, handle, texts, None, options))
+
+    def count_tokens(
+        self, handle: int, texts: Sequence[Text], options: RunOptions | None = None
+    ) -> results.TokenCounts:
+        """Count tokens and cut windows as a call with these options would."""
+        answer = self._call(Call.COUNT_TOKENS, handle, texts, None, options)
+        return _as(results.TokenCounts, answer)
+
+    def cancel(self, key: int) -> None:
+        """Stop queued and running work that carries the key; NotFoundError if none does."""
+        self._tickets.cancel(key)
+
+    def cancel_everything(self) -> None:
+        """Stop all queued and running work."""
+        self._tickets.cancel_all()
+
+    def _call(
+        self,
+        call: Call,
+        handle: int,
+        texts: Sequence[Text],
+        others: Sequence[Text] | None,
+        options: RunOptions | None,
+    ) -> results.Result:
+        options = options or tasks.DEFAULT_OPTIONS
+        started = time.perf_counter()
+        with self._changed:
+            entry = self._ready(handle)
+            entry.leases += 1
+            model = entry.model
+        assert model is not None
+        counters, n = entry.counters, len(texts)
+        ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
+        admitted = 0
+
+        def on_admitted() -> None:
+            nonlocal admitted
+            admitted = n
+            counters.begin(call, n)
+
+        try:
+            if others is not None and len(others) != n:
+                raise InvalidArgumentError(f"{n} left texts came with {len(others)} right texts")
+            if n > MAX_ROWS:
+                raise InvalidArgumentError(f"{n} rows in one call; pass at most {MAX_ROWS}")
+            tasks.check(model, call, options)
+            result = tasks.answer(
+                model,
+                tasks.Request(
+                    call=call,
+                    texts=texts,
+                    others=others,
+                    options=options,
+                    ticket=ticket,
+                    on_admitted=on_admitted,
+                    on_run=partial(counters.ran_batch, call),
+                ),
+            )
+        except BaseException as error:
+            _count_failure(counters, call, admitted, n, error, time.perf_counter() - started)
+            raise
+        else:
+            counters.end(call, admitted, result.rows, time.perf_counter() - started)
+            return result
+        finally:
+            self._tickets.close(ticket)
+            del model
+            with self._changed:
+                entry.leases -= 1
+                if entry.state is not State.READY:
+                    self._changed.notify_all()
+
+    # ---- statistics
+
+    def stats(self) -> results.Stats:
+        """Return the counters, models and memory as they are now."""
+        with self._changed:
+            entries = list(self._entries.values())
+            models = [(entry, entry.model) for entry in entries]
+            calls = [
+                (entry.handle, entry.name, call, counters)
+                for entry in entries
+                for call, counters in sorted(entry.counters.snapshot().items())
+            ]
+            calls += [
+                (0, _CLOSED_NAME, call, counters)
+                for call, counters in sorted(self._closed.snapshot().items())
+            ]
+            running = self._options is not None
+            states = [entry.state for entry in entries]
+            tasks_of_models = [_task(entry) for entry in entries]
+        memory = [(f"model {e.name}", m.info.grown_bytes) for e, m in models if m is not None]
+        memory.append(("tokenizers", sum(m.tokenizer_bytes for _, m in models if m is not None)))
+        memory.append(("interpreter", self._interpreter_bytes))
+
+        def counted(value: Callable[[CallCounters], int]) -> results.UInt64:
+            return column(value(counters) for _, _, _, counters in calls)
+
+        return results.Stats(
+            running=running,
+            models_loading=states.count(State.LOADING),
+            models_ready=states.count(State.READY),
+            models_stopping=states.count(State.STOPPING),
+            model_id=column(entry.handle for entry in entries),
+            model_name=tuple(entry.name for entry in entries),
+            model_task=np.array(tasks_of_models, np.int32),
+            model_state=np.array(states, np.int32),
+            call_model_id=column(handle for handle, _, _, _ in calls),
+            call_model_name=tuple(name for _, name, _, _ in calls),
+            call=np.array([call for _, _, call, _ in calls], np.int32),
+            accepted=counted(lambda c: c.accepted),
+            completed=counted(lambda c: c.completed),
+            failed=counted(lambda c: c.failed),
+            expired=counted(lambda c: c.expired),
+            cancelled=counted(lambda c: c.cancelled),
+            in_flight=counted(lambda c: c.in_flight),
+            refused=counted(lambda c: c.refused),
+            tokens=counted(lambda c: c.tokens),
+            truncated=counted(lambda c: c.truncated),
+            batches=counted(lambda c: c.batches),
+            bucket_bounds=np.array(BUCKET_BOUNDS, np.float64),
+            latency=np.array([counters.latency for _, _, _, counters in calls], np.uint64).reshape(
+                len(calls), len(BUCKET_BOUNDS) + 1
+            ),
+            memory_owner=tuple(owner for owner, _ in memory),
+            memory_bytes=np.array([size for _, size in memory], np.int64),
+        )
+
+
+def _task(entry: _Entry) -> Task:
+    return entry.model.spec.task if entry.model is not None else Task.AUTO
+
+
+# A call that fails with one of these was not taken on.
+_REFUSALS = (OverloadedError, InvalidArgumentError, UnsupportedError, NotFoundError)
+
+
+def _count_failure(
+    counters: Counters, call: Call, admitted: int, rows: int, error: BaseException, seconds: float
+) -> None:
+    if not admitted and isinstance(error, _REFUSALS) and error.input_index < 0:
+        counters.refuse(call, rows)
+        return
+    status = error.status if isinstance(error, SemanticError) else Status.INTERNAL
+    counters.end_failed(call, admitted, rows, status, seconds)
+
+
+def _as(kind: type[Kind], result: results.Result) -> Kind:
+    assert isinstance(result, kind)
+    return result
+
+
+REGISTRY = Registry()
