@@ -16,9 +16,10 @@ from .inputs import Prepared, Row
 from .model import DenseLayer, Model
 from .postprocess import (
     aggregate_windows,
-    cut_dimension,
     l2_normalize,
+    not_finite,
     pool,
+    require_finite,
     sigmoid,
     softmax,
     weighted_mean,
@@ -33,28 +34,27 @@ _Outputs = Sequence[Sequence[Float32]]
 
 
 def decode_classification(
-    model: Model, options: RunOptions, rows: Sequence[Row], outputs: _Outputs
+    model: Model, options: RunOptions, rows: list[Row], outputs: _Outputs
 ) -> results.Classification:
     """Turn logits float32[labels] per window into probabilities and winners per row."""
     labels = model.info.labels
-    n, width = len(rows), len(labels)
-    activate = sigmoid if model.info.multi_label or width == 1 else softmax
-    logits, probabilities, class_max = _nan(n, width), _nan(n, width), _nan(n, width)
-    class_window = np.zeros((n, width), np.int32)
-    winner = np.full(n, -1, np.int32)
-    score = _nan(n)
+    absent = np.full(len(labels), np.nan, np.float32)
+    # One entry per window; a failed row has one of NaN.
+    windows = [window for output in outputs for window in (output or (absent,))]
+    logits = np.stack(windows) if windows else np.empty((0, len(labels)), np.float32)
+    if not np.isfinite(logits).all():
+        _fail_rows(rows, outputs, logits)
+    activate = sigmoid if model.info.multi_label or len(labels) == 1 else softmax
+    class_max = probabilities = activate(logits)
+    class_window = np.zeros(logits.shape, np.int32)
+    if len(windows) > len(rows):
+        logits, probabilities, class_max, class_window = _join_windows(
+            logits, probabilities, rows, outputs
+        )
+    winner = probabilities.argmax(axis=1).astype(np.int32)
     for index, row in enumerate(rows):
-        if not isinstance(row, Prepared):
-            continue
-        window_logits = np.stack(outputs[index])
-        weights = row.plan.weights
-        joined = aggregate_windows(activate(window_logits), weights)
-        logits[index] = weighted_mean(window_logits, weights)
-        probabilities[index] = joined.mean
-        class_max[index] = joined.class_max
-        class_window[index] = joined.class_window
-        winner[index] = joined.mean.argmax()
-        score[index] = joined.mean[winner[index]]
+        if isinstance(row, SemanticError):
+            winner[index] = -1
     threshold = np.float32(options.threshold or DEFAULT_THRESHOLD)
     return results.Classification(
         generation=model.generation,
@@ -62,13 +62,45 @@ def decode_classification(
         labels=labels,
         multi_label=model.info.multi_label,
         label_index=winner,
-        score=score,
+        score=probabilities.max(axis=1),
         probabilities=probabilities,
         logits=logits,
         selected=(probabilities >= threshold).astype(np.uint8),
         class_max=class_max,
         class_window=class_window,
     )
+
+
+def _join_windows(
+    logits: Float32, probabilities: Float32, rows: Sequence[Row], outputs: _Outputs
+) -> tuple[Float32, Float32, Float32, Int32]:
+    """Join the windows of each row: mean logits and probabilities, highest window per label."""
+    shape = (len(rows), logits.shape[1])
+    joined_logits, means, highest = (np.empty(shape, np.float32) for _ in range(3))
+    window_of_highest = np.zeros(shape, np.int32)
+    start = 0
+    for index, (row, output) in enumerate(zip(rows, outputs, strict=True)):
+        span = slice(start, start + max(1, len(output)))
+        start = span.stop
+        weights = row.plan.weights if isinstance(row, Prepared) else np.ones(1, np.int64)
+        joined = aggregate_windows(probabilities[span], weights)
+        joined_logits[index] = weighted_mean(logits[span], weights)
+        means[index] = joined.mean
+        highest[index] = joined.class_max
+        window_of_highest[index] = joined.class_window
+    return joined_logits, means, highest, window_of_highest
+
+
+def _fail_rows(rows: list[Row], outputs: _Outputs, logits: Float32) -> None:
+    """Fail the rows with a window whose logits hold NaN or infinity; they become all NaN."""
+    start = 0
+    for index, output in enumerate(outputs):
+        span = slice(start, start + max(1, len(output)))
+        start = span.stop
+        if not np.isfinite(logits[span]).all():
+            logits[span] = np.nan
+            if isinstance(rows[index], Prepared):
+                rows[index] = not_finite()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +115,7 @@ class _Items:
 
 
 def decode_token_classification(
-    model: Model, options: RunOptions, rows: Sequence[Row], outputs: _Outputs
+    model: Model, options: RunOptions, rows: list[Row], outputs: _Outputs
 ) -> results.TokenClassification:
     """Turn logits float32[tokens, labels] per window into entities or labelled tokens."""
     scheme = model.scheme
@@ -92,8 +124,13 @@ def decode_token_classification(
     counts = np.zeros(len(rows) + 1, np.int64)
     items = []
     for index, row in enumerate(rows):
-        if isinstance(row, Prepared):
+        if not isinstance(row, Prepared):
+            continue
+        try:
             found = _find(row, outputs[index], scheme, options.threshold, as_tokens)
+        except SemanticError as error:
+            rows[index] = error
+        else:
             counts[index + 1] = len(found.start)
             items.append(found)
     empty = np.empty((0, len(model.info.labels)), np.float32)
@@ -121,6 +158,8 @@ def _find(
     as_tokens: bool,
 ) -> _Items:
     """Label the tokens of a text, or of the second text of a pair."""
+    for output in outputs:
+        require_finite(output)
     windows = [softmax(output) for output in outputs]
     encoded, plan, text, part = row.encoded, row.plan, row.text, Shorten.FIRST
     if encoded.second is not None:
@@ -143,7 +182,7 @@ def _find(
 
 
 def decode_embedding(
-    model: Model, options: RunOptions, rows: Sequence[Row], outputs: _Outputs
+    model: Model, options: RunOptions, rows: list[Row], outputs: _Outputs
 ) -> results.Embedding:
     """Turn token states (or pooled vectors) per window into one vector per row.
 
@@ -155,24 +194,39 @@ def decode_embedding(
     normalize = options.normalize is Normalize.ON or (
         options.normalize is Normalize.AUTO and declared is not False
     )
-    values = _nan(len(rows), width)
+    vectors = []
     for index, row in enumerate(rows):
+        vector = None
         if isinstance(row, Prepared):
-            vectors = np.concatenate([_vector(model, output) for output in outputs[index]])
-            values[index] = cut_dimension(weighted_mean(vectors, row.plan.weights), width)
+            try:
+                vector = _vector(model, row, outputs[index], width, normalize)
+            except SemanticError as error:
+                rows[index] = error
+        vectors.append(np.full(width, np.nan, np.float32) if vector is None else vector)
     return results.Embedding(
         generation=model.generation,
         rows=_rows(rows),
-        values=l2_normalize(values) if normalize else values,
+        values=np.stack(vectors) if vectors else np.empty((0, width), np.float32),
     )
 
 
-def _vector(model: Model, output: Float32) -> Float32:
-    """Return float32[1, dimension] of one window, not normalised."""
-    vector = output[None]
-    if output.ndim == 2:
-        mask = np.ones((1, len(output)), np.int64)
-        vector = pool(vector, mask, model.spec.pooling)
+def _vector(
+    model: Model, row: Prepared, outputs: Sequence[Float32], width: int, normalize: bool
+) -> Float32:
+    parts = [_window_vector(model, output) for output in outputs]
+    vector = parts[0]
+    if len(parts) > 1:
+        vector = weighted_mean(np.stack(parts), row.plan.weights)
+    vector = vector[:width]  # Matryoshka
+    if normalize:
+        return l2_normalize(vector)
+    require_finite(vector)
+    return vector
+
+
+def _window_vector(model: Model, output: Float32) -> Float32:
+    """Return float32[dimension] of one window, not normalised."""
+    vector = pool(output, model.spec.pooling) if output.ndim == 2 else output
     for layer in model.dense:
         vector = _apply(layer, vector)
     return vector
@@ -200,7 +254,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Float32], Float32]] = {
 }
 
 
-def decode_counts(model: Model, rows: Sequence[Row]) -> results.TokenCounts:
+def decode_counts(model: Model, rows: list[Row]) -> results.TokenCounts:
     """Report the windows of each row as byte ranges of the caller's text."""
     counts = np.zeros(len(rows) + 1, np.int64)
     ranges, tokens = [np.empty((0, 2), np.int64)], []
@@ -223,18 +277,16 @@ def decode_counts(model: Model, rows: Sequence[Row]) -> results.TokenCounts:
 
 
 def _rows(rows: Sequence[Row]) -> results.Rows:
-    counts = [
-        (row.plan.token_count, row.plan.scored_token_count, len(row.plan.windows))
-        if isinstance(row, Prepared)
-        else (0, 0, 0)
-        for row in rows
-    ]
+    plans = [row.plan if isinstance(row, Prepared) else None for row in rows]
     errors = [row if isinstance(row, SemanticError) else None for row in rows]
-    return results.make_rows(counts, errors)
-
-
-def _nan(*shape: int) -> Float32:
-    return np.full(shape, np.nan, np.float32)
+    return results.Rows(
+        token_count=tuple(plan.token_count if plan else 0 for plan in plans),
+        scored_token_count=tuple(plan.scored_token_count if plan else 0 for plan in plans),
+        truncated=tuple(int(plan.truncated) if plan else 0 for plan in plans),
+        window_count=tuple(len(plan.windows) if plan else 0 for plan in plans),
+        status=tuple(0 if error is None else int(error.status) for error in errors),
+        errors=tuple(errors),
+    )
 
 
 def _join(arrays: Sequence[NDArray[Scalar]], dtype: type[Scalar]) -> NDArray[Scalar]:

@@ -20,6 +20,7 @@ from .config import (
 )
 from .entities import LabelScheme, label_scheme
 from .errors import BadArtifactError, InvalidArgumentError, SemanticError, UnsupportedError
+from .labels import read_description
 from .memory import resident_bytes
 from .postprocess import require_finite
 from .results import Float32, ModelInfo
@@ -117,7 +118,13 @@ def load_model(
     ticket.check()
     cpus = available_cpus()
     threads = options.intra_op_threads or runtime.intra_op_threads or cpus
-    session = Session(opened.model, device, threads, _pad_id(spec, tokenizer))
+    session = Session(
+        opened.model,
+        device,
+        threads=threads,
+        pad_id=_pad_id(spec, tokenizer),
+        token_types=_takes_token_types(spec),
+    )
     ticket.check()
     limits = Limits(
         parallel_runs=options.parallel_runs or runtime.parallel_runs or cpus,
@@ -213,6 +220,16 @@ def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:
     return next((each for each in (named, tokenizer.pad_id) if each is not None), 0)
 
 
+def _takes_token_types(spec: ModelSpec) -> bool:
+    config = read_description(spec.model_folder / "tokenizer_config.json")
+    if config is None:
+        return True
+    names = config.get("model_input_names", list)
+    if names is not None:
+        return "token_type_ids" in names
+    return config.get("tokenizer_class", str) != "TokenizersBackend"
+
+
 def _self_test(spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened) -> int:
     """Score one text and check shape and values; return the width of the output."""
     text = "self-test"
@@ -232,7 +249,7 @@ def _self_test(spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: 
             f"output {opened.model.output!r} of {spec.folder} has rank {output.ndim + 1}, "
             f"{spec.task.name} needs rank {rank[0] + 1}; check the task"
         )
-    require_finite(output, opened.model.output)
+    require_finite(output)
     width = int(output.shape[-1])
     if spec.labels is not None:
         spec.labels.require_width(width, f"output {opened.model.output!r}")

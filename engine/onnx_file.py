@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -114,6 +114,8 @@ def inspect_onnx(path: Path) -> OnnxFile:
         raise NotFoundError(f"{path} is missing; fetch it")
     model = _parse(path, size)
     nodes, tensors = _contents(model)
+    if not all(isinstance(text, str) for text in _texts(model, nodes, tensors)):
+        raise BadArtifactError(f"{path} holds names that are not UTF-8; {_DAMAGED}")
     _check_operators(path, model, nodes)
     weight_bytes, dtype = _precision(path, nodes, tensors)
     return OnnxFile(
@@ -235,6 +237,22 @@ def _contents(
     return nodes, tensors
 
 
+def _texts(
+    model: onnx.ModelProto,
+    nodes: Iterable[onnx.NodeProto],
+    tensors: Iterable[tuple[str, onnx.TensorProto]],
+) -> Iterator[object]:
+    """Yield every text that is used here; protobuf gives bytes for one that is not UTF-8."""
+    for node in nodes:
+        yield from (node.domain, node.op_type, *node.input, *node.output)
+    for name, tensor in tensors:
+        yield name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
+    for value in (*model.graph.input, *model.graph.output):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+
+
 def _check_operators(path: Path, model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
     """Refuse operators that ONNX Runtime would need an extension library for."""
     functions = {(function.domain, function.name) for function in model.functions}
@@ -242,7 +260,7 @@ def _check_operators(path: Path, model: onnx.ModelProto, nodes: Iterable[onnx.No
         operator = (node.domain, node.op_type)
         if node.domain not in _DOMAINS and operator not in functions:
             raise UnsupportedError(
-                f"{path} needs the custom operator {'::'.join(operator)}; export the model "
+                f"{path} needs the custom operator {'::'.join(operator)!r}; export the model "
                 "without it"
             )
 
@@ -361,7 +379,7 @@ def _external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> tuple[tup
         ):
             raise BadArtifactError(
                 f"{path}: tensor {tensor.name!r} needs {needed} bytes, at offset {offset} of "
-                f"{location}, length {length}; the file has {sizes[location]}; fetch both again"
+                f"{location!r}, length {length}; the file has {sizes[location]}; fetch both again"
             )
     return tuple(sorted(sizes.items()))
 

@@ -4,17 +4,18 @@ Sums that decide an answer run in float64 and come back as float32; pooling sums
 the reference does.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BadArtifactError, InvalidArgumentError, UnsupportedError
+from .errors import BadArtifactError, UnsupportedError
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
-_Pool = Callable[[FloatArray, FloatArray], FloatArray]
+_Pool = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,13 +31,18 @@ class WindowedProbabilities:
     class_window: NDArray[np.int32]
 
 
-def require_finite(array: FloatArray, what: str) -> None:
-    """Raise BadArtifactError if ``array``, the model's output ``what``, holds NaN or infinity."""
+def require_finite(array: FloatArray) -> None:
+    """Raise BadArtifactError if the model's output holds NaN or infinity."""
     if not np.isfinite(array).all():
-        raise BadArtifactError(
-            f"the model's output {what} holds NaN or infinity; the weights are damaged or the "
-            "precision is too low for them, load the model with precision FP32"
-        )
+        raise not_finite()
+
+
+def not_finite() -> BadArtifactError:
+    """Make the error for outputs that are no numbers."""
+    return BadArtifactError(
+        "the model's output holds NaN or infinity; the weights are damaged or the precision is "
+        "too low for them, load the model with precision FP32"
+    )
 
 
 def softmax(logits: FloatArray) -> FloatArray:
@@ -57,16 +63,13 @@ def sigmoid(logits: FloatArray) -> FloatArray:
     return result
 
 
-def pool(hidden: FloatArray, mask: IntArray, modes: Sequence[str]) -> FloatArray:
-    """Pool token vectors to one vector per text, as sentence-transformers' ``1_Pooling`` does.
+def pool(hidden: FloatArray, modes: Sequence[str]) -> FloatArray:
+    """Pool the token vectors of one text, as sentence-transformers' ``1_Pooling`` does.
 
-    ``hidden`` is float32[texts, tokens, width] and finite, ``mask`` int64[texts, tokens] (1 =
-    token, 0 = padding, or prompt where the artifact leaves it out), ``modes`` the ``POOLING_MODES``
-    that are on. Several are joined along the width in the table's order. Return
-    float32[texts, width × modes].
+    ``hidden`` is float32[tokens, width] without padding, ``modes`` the ``POOLING_MODES`` that
+    are on. Several are joined in the table's order. Return float32[width × modes].
 
-    Raise UnsupportedError for an unknown mode or none, InvalidArgumentError for a text whose mask
-    is empty.
+    Raise UnsupportedError for an unknown mode or none.
     """
     unknown = [mode for mode in modes if mode not in _POOLINGS]
     if unknown or not modes:
@@ -74,34 +77,25 @@ def pool(hidden: FloatArray, mask: IntArray, modes: Sequence[str]) -> FloatArray
             f"pooling {', '.join(unknown) or 'without a mode'} is unknown; "
             f"1_Pooling/config.json may set {', '.join(POOLING_MODES)}"
         )
-    weights = mask.astype(np.float32)
-    if not weights.any(axis=1).all():
-        raise InvalidArgumentError("a text has no tokens to pool; leave it out")
     if len(modes) == 1:
-        return _POOLINGS[modes[0]](hidden, weights)
-    parts = [run(hidden, weights) for mode, run in _POOLINGS.items() if mode in modes]
-    return np.concatenate(parts, axis=-1)
+        return _POOLINGS[modes[0]](hidden)
+    return np.concatenate([run(hidden) for mode, run in _POOLINGS.items() if mode in modes])
 
 
-def cut_dimension(vectors: FloatArray, dimension: int) -> FloatArray:
-    """Keep the first ``dimension`` columns (Matryoshka), all of them for 0; normalise after.
+def l2_normalize(vector: FloatArray) -> FloatArray:
+    """Scale float32[width] to unit length; a zero vector stays zero.
 
-    Raise InvalidArgumentError if the vectors are shorter than that.
+    Raise BadArtifactError if it holds NaN or infinity: its length tells.
     """
-    width = vectors.shape[-1]
-    if dimension > width:
-        raise InvalidArgumentError(
-            f"dimension is {dimension}, but the model gives {width}; ask for {width} or less"
-        )
-    return vectors[..., :dimension] if dimension else vectors
-
-
-def l2_normalize(vectors: FloatArray) -> FloatArray:
-    """Scale each vector of the last axis to unit length, float32; a zero vector stays zero."""
-    wide = vectors.astype(np.float64)
-    lengths = np.sqrt(np.einsum("...i,...i->...", wide, wide))[..., None]
-    unit: FloatArray = (wide / np.where(lengths == 0.0, 1.0, lengths)).astype(np.float32)
-    return unit
+    square = float(vector.dot(vector))
+    if not math.isfinite(square):
+        wide = vector.astype(np.float64)
+        square = float(wide.dot(wide))
+        if not math.isfinite(square):
+            raise not_finite()
+    if square == 0.0:
+        return vector
+    return vector / np.float32(math.sqrt(square))
 
 
 def weighted_mean(rows: FloatArray, weights: IntArray) -> FloatArray:
@@ -130,53 +124,27 @@ def aggregate_windows(probabilities: FloatArray, weights: IntArray) -> WindowedP
     )
 
 
-def _weighted_sum(hidden: FloatArray, weights: FloatArray) -> FloatArray:
-    # einsum stays in this thread; matmul would wake the BLAS threads beside the session's own.
-    sums: FloatArray = np.einsum("bth,bt->bh", hidden, weights)
+def _sum(hidden: FloatArray) -> FloatArray:
+    sums: FloatArray = np.add.reduce(hidden, axis=0)
     return sums
 
 
-def _first(hidden: FloatArray, _weights: FloatArray) -> FloatArray:
-    vectors: FloatArray = hidden[:, 0]
-    return vectors
-
-
-def _maximum(hidden: FloatArray, weights: FloatArray) -> FloatArray:
-    tokens = np.where(weights[..., None] > 0, hidden, np.float32(-np.inf))
-    highest: FloatArray = tokens.max(axis=1)
-    return highest
-
-
-def _mean(hidden: FloatArray, weights: FloatArray) -> FloatArray:
-    mean: FloatArray = _weighted_sum(hidden, weights) / weights.sum(axis=1, keepdims=True)
+def _weighted_mean(hidden: FloatArray) -> FloatArray:
+    # Token k counts k times, counted from 1 (SGPT).
+    ramp = np.arange(1, len(hidden) + 1, dtype=np.float32)
+    mean: FloatArray = np.einsum("th,t->h", hidden, ramp) / ramp.sum()
     return mean
-
-
-def _mean_sqrt_length(hidden: FloatArray, weights: FloatArray) -> FloatArray:
-    lengths = np.sqrt(weights.sum(axis=1, keepdims=True))
-    scaled: FloatArray = _weighted_sum(hidden, weights) / lengths
-    return scaled
-
-
-def _weighted_mean(hidden: FloatArray, weights: FloatArray) -> FloatArray:
-    # Token k counts k times, counted from 1 over all positions (SGPT).
-    ramp = np.arange(1, weights.shape[1] + 1, dtype=np.float32)
-    return _mean(hidden, weights * ramp)
-
-
-def _last(hidden: FloatArray, weights: FloatArray) -> FloatArray:
-    last = weights.shape[1] - 1 - weights[:, ::-1].argmax(axis=1)
-    vectors: FloatArray = hidden[np.arange(len(hidden)), last]
-    return vectors
 
 
 # Keys of 1_Pooling/config.json, in the order in which sentence-transformers joins them.
 _POOLINGS: dict[str, _Pool] = {
-    "pooling_mode_cls_token": _first,
-    "pooling_mode_max_tokens": _maximum,
-    "pooling_mode_mean_tokens": _mean,
-    "pooling_mode_mean_sqrt_len_tokens": _mean_sqrt_length,
+    "pooling_mode_cls_token": lambda hidden: hidden[0],
+    "pooling_mode_max_tokens": lambda hidden: hidden.max(axis=0),
+    "pooling_mode_mean_tokens": lambda hidden: _sum(hidden) / np.float32(len(hidden)),
+    "pooling_mode_mean_sqrt_len_tokens": lambda hidden: (
+        _sum(hidden) / np.float32(math.sqrt(len(hidden)))
+    ),
     "pooling_mode_weightedmean_tokens": _weighted_mean,
-    "pooling_mode_lasttoken": _last,
+    "pooling_mode_lasttoken": lambda hidden: hidden[-1],
 }
 POOLING_MODES = tuple(_POOLINGS)

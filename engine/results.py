@@ -4,13 +4,12 @@ Fields carry the names of the structs in ``semantic.h``; the boundary copies the
 ``n`` is the number of rows.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import SemanticError, Status
+from .errors import SemanticError
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -21,19 +20,18 @@ UInt64 = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What every result says about its rows.
+    """What every result says about its rows, one entry per row.
 
-    ``token_count`` int64[n]: tokens of the whole text with special tokens.
-    ``scored_token_count`` int64[n]: those the model saw, each once.
-    ``truncated`` uint8[n], ``window_count`` int32[n], ``status`` int32[n].
-    ``errors``: per row the error, or None.
+    ``token_count``: tokens of the whole text with special tokens. ``scored_token_count``:
+    those the model saw, each once. ``truncated`` 1 where they differ. ``status``: a value of
+    ``Status``. ``errors``: the error, or None.
     """
 
-    token_count: Int64
-    scored_token_count: Int64
-    truncated: UInt8
-    window_count: Int32
-    status: Int32
+    token_count: tuple[int, ...]
+    scored_token_count: tuple[int, ...]
+    truncated: tuple[int, ...]
+    window_count: tuple[int, ...]
+    status: tuple[int, ...]
     errors: tuple[SemanticError | None, ...]
 
     @property
@@ -52,25 +50,6 @@ class Rows:
             if error is not None:
                 return row, error
         return None
-
-
-def make_rows(
-    counts: Sequence[tuple[int, int, int]], errors: Sequence[SemanticError | None]
-) -> Rows:
-    """Build ``Rows`` from (tokens, scored tokens, windows) per row; failed rows become zeros."""
-    values = [
-        count if error is None else (0, 0, 0) for count, error in zip(counts, errors, strict=True)
-    ]
-    table = np.array(values, np.int64).reshape(len(values), 3)
-    status = [Status.OK if error is None else error.status for error in errors]
-    return Rows(
-        token_count=np.ascontiguousarray(table[:, 0]),
-        scored_token_count=np.ascontiguousarray(table[:, 1]),
-        truncated=(table[:, 1] < table[:, 0]).astype(np.uint8),
-        window_count=table[:, 2].astype(np.int32),
-        status=np.array(status, np.int32),
-        errors=tuple(errors),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ def _read_prompts(config: Description | None) -> tuple[dict[str, str], str | Non
     if default is not None and default not in texts:
         raise BadArtifactError(
             f"{config.path}: 'default_prompt_name' is {default!r}, 'prompts' has "
-            f"{', '.join(sorted(texts)) or 'nothing'}"
+            f"{', '.join(map(repr, sorted(texts))) or 'nothing'}"
         )
     return texts, default
 

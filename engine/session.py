@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,7 @@ def resolve_device(name: str) -> Device:
 class OrtModel:
     """A model for ONNX Runtime: a file, or bytes whose weights lie in ``weights_folder``.
 
-    ``output`` is the one output that is computed. ``position_ids`` counts from
-    ``position_offset`` where the model takes it.
+    ``inputs`` maps names to dtypes; ``output`` is the one output that is computed.
     """
 
     model: str | bytes
@@ -93,8 +93,12 @@ class OrtModel:
 class Session:
     """One model on one device; safe from any thread."""
 
-    def __init__(self, graph: OrtModel, device: Device, threads: int, pad_id: int) -> None:
+    def __init__(
+        self, graph: OrtModel, device: Device, *, threads: int, pad_id: int, token_types: bool
+    ) -> None:
         """Create the session and verify that the device runs the model.
+
+        ``pad_id`` fills short rows; without ``token_types`` all tokens are of type 0.
 
         Raise BadArtifactError for a graph that ONNX Runtime refuses, OutOfMemoryError, or
         DeviceUnavailableError naming the operators the device does not run.
@@ -123,6 +127,8 @@ class Session:
         self._inputs = graph.inputs
         self._outputs = [graph.output]
         self._pad_id = pad_id
+        self._token_types = token_types
+        self._idle_options: list[ort.RunOptions] = []
         self.provider = device.provider
         if device.name != "auto":
             self._require(device)
@@ -154,55 +160,70 @@ class Session:
         """
         lengths = [len(window.ids) for window in windows]
         longest = max(lengths)
-        feeds: dict[str, NDArray[np.generic]] = {
-            name: self._feed(name, windows, lengths, longest).astype(dtype, copy=False)
+        feeds = {
+            name: self._feed(name, dtype, windows, lengths, longest)
             for name, dtype in self._inputs.items()
         }
-        options = ort.RunOptions()
-        options.log_severity_level = _SILENT
-
-        def stop() -> None:
-            options.terminate = True
-
-        control.stop = stop
+        # Making one costs more than a run of a tiny model; a stopped one is not used again.
+        options = self._idle_options.pop() if self._idle_options else _run_options()
+        control.stop = partial(setattr, options, "terminate", True)
         if control.stopped:
             raise RunStoppedError
         try:
             (output,) = self._session.run(self._outputs, feeds, options)
         except Exception as error:
             raise _run_error(error) from None
+        finally:
+            control.stop = None
+        if not control.stopped:
+            self._idle_options.append(options)
         return _per_window(output, lengths, longest)
 
     def _feed(
-        self, name: str, windows: Sequence[Window], lengths: Sequence[int], longest: int
-    ) -> NDArray[np.int64]:
+        self,
+        name: str,
+        dtype: str,
+        windows: Sequence[Window],
+        lengths: Sequence[int],
+        longest: int,
+    ) -> NDArray[np.generic]:
         if name == "attention_mask":
             if min(lengths) == longest:
-                return np.ones((len(windows), longest), np.int64)
-            return (np.arange(longest) < np.array(lengths)[:, None]).astype(np.int64)
+                return np.ones((len(windows), longest), dtype)
+            return (np.arange(longest) < np.array(lengths)[:, None]).astype(dtype)
         if name == "position_ids":
-            return np.broadcast_to(np.arange(longest), (len(windows), longest)).copy()
+            positions = np.arange(longest, dtype=dtype)
+            return np.broadcast_to(positions, (len(windows), longest)).copy()
         rows = [window.ids if name == "input_ids" else window.type_ids for window in windows]
+        if name != "input_ids" and not self._token_types:
+            return np.zeros((len(windows), longest), dtype)
         if len(rows) == 1:
-            return rows[0][None, :]
-        padded = np.full((len(rows), longest), self._pad_id if name == "input_ids" else 0, np.int64)
+            return rows[0][None].astype(dtype, copy=False)
+        padded = np.full((len(rows), longest), self._pad_id if name == "input_ids" else 0, dtype)
         for index, row in enumerate(rows):
             padded[index, : len(row)] = row
         return padded
 
 
+def _run_options() -> ort.RunOptions:
+    options = ort.RunOptions()
+    options.log_severity_level = _SILENT
+    return options
+
+
 def _per_window(output: NDArray[np.generic], lengths: Sequence[int], longest: int) -> list[Float32]:
-    if output.ndim not in (2, 3) or output.shape[0] != len(lengths):
+    shape = output.shape
+    if len(shape) not in (2, 3) or shape[0] != len(lengths):
         raise BadArtifactError(
-            f"the model's output has shape {list(output.shape)} for {len(lengths)} sequences of "
+            f"the model's output has shape {list(shape)} for {len(lengths)} sequences of "
             f"{longest} tokens; expected [batch, width] or [batch, tokens, width]"
         )
     values = output.astype(np.float32, copy=False)
-    if output.ndim == 2:
+    if len(shape) == 2:
         return list(values)
-    if output.shape[1] != longest:
+    if shape[1] != longest:
         raise BadArtifactError(
-            f"the model's output has {output.shape[1]} positions for {longest} tokens"
+            f"the model's output has {shape[1]} positions for {longest} tokens; expected one each"
         )
     return [values[index, :length] for index, length in enumerate(lengths)]
 

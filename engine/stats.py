@@ -87,13 +87,13 @@ class Counters:
         with self._lock:
             counters = self._of(call)
             counters.in_flight -= admitted
-            if rows.first_error() is None:
-                counters.completed += rows.count
-            else:
-                for status in rows.status.tolist():
+            if any(rows.status):
+                for status in rows.status:
                     self._count(counters, Status(status), 1)
-            counters.tokens += int(rows.scored_token_count.sum())
-            counters.truncated += int(rows.truncated.sum())
+            else:
+                counters.completed += rows.count
+            counters.tokens += sum(rows.scored_token_count)
+            counters.truncated += sum(rows.truncated)
             counters.latency[bisect_left(BUCKET_BOUNDS, seconds)] += 1
 
     def end_failed(

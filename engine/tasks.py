@@ -12,10 +12,9 @@ from .decoding import (
     decode_embedding,
     decode_token_classification,
 )
-from .errors import InvalidArgumentError, NotFoundError, SemanticError, UnsupportedError
+from .errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from .inputs import Policy, Prepared, Row, Text, prepare
 from .model import Model
-from .postprocess import require_finite
 from .results import Float32
 from .stats import Call
 from .ticket import Ticket
@@ -159,8 +158,6 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
         failed = next((error for error in work.errors[position:end] if error is not None), None)
         scored = [output for output in work.outputs[position:end] if output is not None]
         position = end
-        if failed is None:
-            failed = _check_outputs(model, scored)
         if failed is not None:
             # Rows of one run share its error; each row gets its own, with its own index.
             rows[index] = type(failed)(failed.message)
@@ -169,16 +166,7 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
     return outputs
 
 
-def _check_outputs(model: Model, outputs: Sequence[Float32]) -> SemanticError | None:
-    try:
-        for output in outputs:
-            require_finite(output, f"of {model.info.name!r}")
-    except SemanticError as error:
-        return error
-    return None
-
-
-_Decoder = Callable[[Model, RunOptions, Sequence[Row], Sequence[Sequence[Float32]]], results.Result]
+_Decoder = Callable[[Model, RunOptions, list[Row], Sequence[Sequence[Float32]]], results.Result]
 _DECODERS: Mapping[Call, _Decoder] = {
     Call.CLASSIFY: decode_classification,
     Call.CLASSIFY_PAIRS: decode_classification,

@@ -7,7 +7,7 @@ needs no code here.
 
 import ctypes
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -153,9 +153,10 @@ class _Layout:
     fields: tuple[_Field, ...]
 
 
-def _layout(ffi: FFI, ctype: CData) -> _Layout:
+def _layout(ffi: FFI, ctype: CData, filled_later: Collection[str] = ()) -> _Layout:
     return _Layout(
-        ffi.sizeof(ctype), tuple(_field(ffi, name, field) for name, field in ctype.fields)
+        ffi.sizeof(ctype),
+        tuple(_field(ffi, name, field) for name, field in ctype.fields if name not in filled_later),
     )
 
 
@@ -164,7 +165,7 @@ def _field(ffi: FFI, name: str, field: CData) -> _Field:
     item = ctype.item.cname if ctype.kind == "pointer" else ctype.cname
     if ctype.kind == "struct":
         kind = "text"
-    elif ctype.kind == "pointer" and item == "semantic_text":
+    elif ctype.kind == "pointer" and ctype.item == ffi.typeof("semantic_text"):
         kind = "texts"
     elif ctype.kind == "pointer" and ctype.item.kind == "struct":
         kind, nested = "struct", _layout(ffi, ctype.item)
@@ -240,10 +241,14 @@ class _Block:
 class ResultCodec:
     """Writes results into C blocks: one allocation each, freed by ``semantic_free``."""
 
-    def __init__(self, ffi: FFI, lib: Lib, structs: Mapping[type, str]) -> None:
+    def __init__(
+        self, ffi: FFI, lib: Lib, structs: Mapping[type, str], filled_later: Collection[str]
+    ) -> None:
+        """Work out the layout of each struct; ``filled_later`` are fields left at zero here."""
         self._ffi = ffi
         self._layouts = {
-            python: _layout(ffi, ffi.typeof(ctype)) for python, ctype in structs.items()
+            python: _layout(ffi, ffi.typeof(ctype), filled_later)
+            for python, ctype in structs.items()
         }
         # A call through cffi gives up the interpreter lock and may wait milliseconds to get
         # it back; a PYFUNCTYPE keeps it.

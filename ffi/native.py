@@ -29,6 +29,9 @@ RESULT_STRUCTS: Mapping[type, str] = {
     results.Stats: "semantic_stats",
 }
 
+# Fields of the statistics that the C side counts.
+COUNTED_IN_C = ("results_unfreed", "results_unfreed_bytes", "log_dropped")
+
 
 def as_semantic_error(error: BaseException) -> SemanticError:
     """Give any exception its status.
@@ -59,7 +62,7 @@ class Boundary:
         self._init_options = OptionsCodec(ffi, "semantic_init_options", RuntimeOptions)
         self._load_options = OptionsCodec(ffi, "semantic_load_options", LoadOptions)
         self._run_options = OptionsCodec(ffi, "semantic_run_options", RunOptions)
-        self._results = ResultCodec(ffi, lib, RESULT_STRUCTS)
+        self._results = ResultCodec(ffi, lib, RESULT_STRUCTS, COUNTED_IN_C)
 
     def entries(self) -> dict[str, Entry]:
         """Return the Python side of each exported function, by its C name."""

@@ -46,23 +46,23 @@ def labels_of(
         {"id2label": ["a", "b", "c"], "_num_labels": 3},
     ],
 )
-def test_the_config_names_the_labels_in_index_order(tmp_path: Path, config: object):
+def test_the_config_names_the_labels_in_index_order(tmp_path: Path, config: object) -> None:
     assert labels_of(tmp_path, config) == (ABC, "config.json id2label", ())
 
 
 @pytest.mark.parametrize("empty", [{}, None])
-def test_label2id_serves_where_id2label_is_absent(tmp_path: Path, empty: object):
+def test_label2id_serves_where_id2label_is_absent(tmp_path: Path, empty: object) -> None:
     found = labels_of(tmp_path, {"id2label": empty, "label2id": BY_NAME})
     assert found == (ABC, "config.json label2id", ())
 
 
-def test_more_than_ten_labels_are_not_sorted_as_text(tmp_path: Path):
+def test_more_than_ten_labels_are_not_sorted_as_text(tmp_path: Path) -> None:
     names = tuple(f"label {number}" for number in range(12))
     table = {str(number): names[number] for number in reversed(range(12))}
     assert labels_of(tmp_path, {"id2label": table})[0] == names
 
 
-def test_generic_names_of_the_config_itself_are_kept(tmp_path: Path):
+def test_generic_names_of_the_config_itself_are_kept(tmp_path: Path) -> None:
     config = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
     assert labels_of(tmp_path, config)[0] == ("LABEL_0", "LABEL_1")
 
@@ -85,7 +85,7 @@ def test_generic_names_of_the_config_itself_are_kept(tmp_path: Path):
         ([], "is empty"),
     ],
 )
-def test_a_wrong_id2label_is_refused(tmp_path: Path, table: object, reason: str):
+def test_a_wrong_id2label_is_refused(tmp_path: Path, table: object, reason: str) -> None:
     with pytest.raises(BadArtifactError) as raised:
         labels_of(tmp_path, {"id2label": table})
     assert reason in raised.value.message
@@ -102,24 +102,24 @@ def test_a_wrong_id2label_is_refused(tmp_path: Path, table: object, reason: str)
         ({"a": 1}, "none for index 0"),
     ],
 )
-def test_a_wrong_label2id_is_refused(tmp_path: Path, table: object, reason: str):
+def test_a_wrong_label2id_is_refused(tmp_path: Path, table: object, reason: str) -> None:
     with pytest.raises(BadArtifactError, match=re.escape(reason)):
         labels_of(tmp_path, {"label2id": table})
 
 
-def test_a_contradicting_label2id_is_a_warning(tmp_path: Path):
+def test_a_contradicting_label2id_is_a_warning(tmp_path: Path) -> None:
     found = labels_of(tmp_path, {"id2label": BY_INDEX, "label2id": {"a": 1, "b": 0, "c": 2}})
     assert found[0] == ABC
     assert found[2] == ("config.json label2id contradicts id2label: index 0 is 'b', not 'a'",)
 
 
-def test_an_unusable_label2id_is_a_warning(tmp_path: Path):
+def test_an_unusable_label2id_is_a_warning(tmp_path: Path) -> None:
     found = labels_of(tmp_path, {"id2label": BY_INDEX, "label2id": {"a": 1, "b": 1}})
     assert found[2] == ("config.json label2id is ignored: it has index 1 twice",)
 
 
 @pytest.mark.parametrize("key", ["num_labels", "_num_labels"])
-def test_a_contradicting_count_is_refused(tmp_path: Path, key: str):
+def test_a_contradicting_count_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(BadArtifactError, match=f"'{key}' is 2, config.json id2label has 3 names"):
         labels_of(tmp_path, {"id2label": BY_INDEX, key: 2})
     with pytest.raises(BadArtifactError, match=f"'{key}' is not a whole number"):
@@ -142,7 +142,9 @@ FILES = ["label_mapping", "labels", "category_mapping", "pii_type_mapping", "jai
 
 
 @pytest.mark.parametrize("content", STYLES)
-def test_a_label_file_serves_where_the_config_has_no_labels(tmp_path: Path, content: object):
+def test_a_label_file_serves_where_the_config_has_no_labels(
+    tmp_path: Path, content: object
+) -> None:
     found = labels_of(tmp_path, {}, label_mapping=content)
     assert found[:2] == (ABC, "label_mapping.json")
     assert found[2] == ("the labels come from label_mapping.json; config.json has none",)
@@ -150,7 +152,7 @@ def test_a_label_file_serves_where_the_config_has_no_labels(tmp_path: Path, cont
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("content", STYLES)
-def test_an_agreeing_label_file_is_silent(tmp_path: Path, name: str, content: object):
+def test_an_agreeing_label_file_is_silent(tmp_path: Path, name: str, content: object) -> None:
     assert labels_of(tmp_path, {"id2label": BY_INDEX}, **{name: content})[2] == ()
 
 
@@ -164,13 +166,13 @@ def test_an_agreeing_label_file_is_silent(tmp_path: Path, name: str, content: ob
 )
 def test_a_disagreeing_label_file_is_a_warning_and_the_config_wins(
     tmp_path: Path, content: object, difference: str
-):
+) -> None:
     found = labels_of(tmp_path, {"id2label": BY_INDEX}, pii_type_mapping=content)
     assert found[0] == ABC
     assert found[2] == (f"pii_type_mapping.json contradicts config.json id2label: {difference}",)
 
 
-def test_label_files_that_disagree_are_refused_where_one_is_needed(tmp_path: Path):
+def test_label_files_that_disagree_are_refused_where_one_is_needed(tmp_path: Path) -> None:
     with pytest.raises(BadArtifactError) as raised:
         labels_of(tmp_path, {}, label_mapping=["x", "b", "c"], labels=ABC)
     assert "labels.json contradicts label_mapping.json: index 0 is 'a', not 'x'" in str(
@@ -178,7 +180,7 @@ def test_label_files_that_disagree_are_refused_where_one_is_needed(tmp_path: Pat
     )
 
 
-def test_label_files_that_agree_serve_with_one_warning(tmp_path: Path):
+def test_label_files_that_agree_serve_with_one_warning(tmp_path: Path) -> None:
     found = labels_of(tmp_path, {}, a_mapping=BY_INDEX, b_mapping={"label2id": BY_NAME})
     assert found == (
         ABC,
@@ -200,7 +202,7 @@ def test_label_files_that_agree_serve_with_one_warning(tmp_path: Path):
 )
 def test_a_label_file_without_labels_matters_only_where_it_is_needed(
     tmp_path: Path, content: object, reason: str
-):
+) -> None:
     (warning,) = labels_of(tmp_path, {"id2label": BY_INDEX}, x_mapping=content)[2]
     assert warning.startswith("label file x_mapping.json is ignored: ")
     assert reason in warning
@@ -210,14 +212,14 @@ def test_a_label_file_without_labels_matters_only_where_it_is_needed(
     assert reason in raised.value.message
 
 
-def test_labels_are_never_invented(tmp_path: Path):
+def test_labels_are_never_invented(tmp_path: Path) -> None:
     with pytest.raises(BadArtifactError) as raised:
         labels_of(tmp_path, {"num_labels": 2}, tokenizer=["a", "b"])
     assert "neither id2label nor label2id" in raised.value.message
     assert "add id2label to config.json" in raised.value.message
 
 
-def test_a_head_of_another_width_is_refused_with_both_numbers():
+def test_a_head_of_another_width_is_refused_with_both_numbers() -> None:
     labels = Labels(ABC, "config.json", "id2label")
     labels.require_width(3, "classifier.weight")
     with pytest.raises(BadArtifactError) as raised:
@@ -244,7 +246,7 @@ def test_a_head_of_another_width_is_refused_with_both_numbers():
         (b'{"a": 1, "b": 2, "a": 3}', "key 'a' stands twice"),
     ],
 )
-def test_damaged_json_is_refused_with_its_file(tmp_path: Path, data: bytes, reason: str):
+def test_damaged_json_is_refused_with_its_file(tmp_path: Path, data: bytes, reason: str) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(data)
     with pytest.raises(BadArtifactError) as raised:
@@ -254,13 +256,13 @@ def test_damaged_json_is_refused_with_its_file(tmp_path: Path, data: bytes, reas
     assert "\n" not in raised.value.message
 
 
-def test_harmless_oddities_of_json_are_read(tmp_path: Path):
+def test_harmless_oddities_of_json_are_read(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(rb'{"pair": "\ud83d\ude00", "twice": 1, "twice": 1, "inf": Infinity}')
     assert read_json(path) == {"pair": "😀", "twice": 1, "inf": float("inf")}
 
 
-def test_a_huge_description_is_refused_unread(tmp_path: Path):
+def test_a_huge_description_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with path.open("wb") as file:
         file.truncate((64 << 20) + 1)
@@ -269,14 +271,14 @@ def test_a_huge_description_is_refused_unread(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', "1", "null"])
-def test_a_description_must_be_an_object(tmp_path: Path, text: str):
+def test_a_description_must_be_an_object(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(BadArtifactError, match=r"config.json does not hold a JSON object"):
         read_description(path)
 
 
-def test_absent_files_differ_from_unreadable_ones(tmp_path: Path):
+def test_absent_files_differ_from_unreadable_ones(tmp_path: Path) -> None:
     absent = tmp_path / "no" / "config.json"
     assert read_description(absent) is None
     assert file_size(absent) is None
@@ -285,7 +287,7 @@ def test_absent_files_differ_from_unreadable_ones(tmp_path: Path):
         read_json(absent)
 
 
-def test_what_is_no_regular_file_is_refused_without_opening_it(tmp_path: Path):
+def test_what_is_no_regular_file_is_refused_without_opening_it(tmp_path: Path) -> None:
     pipe, dangling, loop = (tmp_path / name for name in ("pipe", "dangling", "loop"))
     os.mkfifo(pipe)
     dangling.symlink_to("nothing")
@@ -300,7 +302,7 @@ def test_what_is_no_regular_file_is_refused_without_opening_it(tmp_path: Path):
         file_size(loop)
 
 
-def test_a_refusal_of_the_system_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_refusal_of_the_system_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
@@ -325,7 +327,7 @@ def test_a_refusal_of_the_system_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         ([], dict, "an object"),
     ],
 )
-def test_a_key_of_the_wrong_type_is_named(value: object, kind: type[int], expected: str):
+def test_a_key_of_the_wrong_type_is_named(value: object, kind: type[int], expected: str) -> None:
     description = Description(Path("/m/config.json"), {"key": value})
     with pytest.raises(BadArtifactError, match=f"/m/config.json: 'key' is not {expected}"):
         description.get("key", kind)
@@ -333,23 +335,30 @@ def test_a_key_of_the_wrong_type_is_named(value: object, kind: type[int], expect
 
 @pytest.mark.parametrize(
     ("value", "length"),
-    [(512, 512), (1_000_000, 1_000_000), (1_000_001, None), (10**30, None), (1e30, None)]
-    + [(None, None)],
+    [(512, 512), (10**6, 10**6), (10**6 + 1, None), (10**30, None), (1e30, None), (None, None)],
 )
-def test_lengths_above_a_million_mean_no_limit(value: object, length: int | None):
+def test_lengths_above_a_million_mean_no_limit(value: object, length: int | None) -> None:
     assert Description(Path("c"), {"n": value}).length("n") == length
 
 
 @pytest.mark.parametrize("value", [0, -1, 512.0, "512", True, float("nan")])
-def test_impossible_lengths_are_refused(value: object):
+def test_impossible_lengths_are_refused(value: object) -> None:
     with pytest.raises(BadArtifactError, match="'n' is"):
         Description(Path("c"), {"n": value}).length("n")
 
 
 @pytest.mark.parametrize(
     ("name", "inside"),
-    [("a", True), ("a/b", True), ("", True), ("a..b", True)]
-    + [("/a", False), ("../a", False), ("a/../../b", False), ("a\0b", False)],
+    [
+        ("a", True),
+        ("a/b", True),
+        ("", True),
+        ("a..b", True),
+        ("/a", False),
+        ("../a", False),
+        ("a/../../b", False),
+        ("a\0b", False),
+    ],
 )
-def test_names_that_leave_the_folder_are_told_apart(name: str, inside: bool):
+def test_names_that_leave_the_folder_are_told_apart(name: str, inside: bool) -> None:
     assert stays_inside(name) is inside
