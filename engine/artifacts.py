@@ -107,7 +107,8 @@ class ModelSpec:
     ``pooling`` names flags of ``1_Pooling/config.json``. ``normalize``: None where the files do
     not say. ``embedding_size``: native dimension, ``dimensions``: smaller ones allowed besides.
     ``position_limit`` in tokens; 0 stands for unknown in all sizes. ``lower_case``: texts are
-    lower-cased before the tokenizer. ``files``: (name relative to ``folder``, bytes) of all that
+    lower-cased before the tokenizer. ``token_types``: the second text of a pair is of type 1.
+    ``files``: (name relative to ``folder``, bytes) of all that
     the load needs; ``weight_bytes``: the bytes of the weight files among them.
     """
 
@@ -138,6 +139,7 @@ class ModelSpec:
     pad_token_id: int | None
     pad_token: str | None
     lower_case: bool
+    token_types: bool
     files: tuple[tuple[str, int], ...]
     weight_bytes: int
     warnings: tuple[str, ...]
@@ -236,6 +238,7 @@ def read_artifact(
         pad_token_id=_pad_token_id(config),
         pad_token=None if tokenizer_config is None else _pad_token(tokenizer_config),
         lower_case=options is not None and options.get("do_lower_case", bool) is True,
+        token_types=_token_types(tokenizer_config),
         files=tuple(sorted((str(at.relative_to(folder)), size) for at, size in sizes.items())),
         weight_bytes=sum(sizes[file] for file in weights.files),
         warnings=weights.warnings + head.warnings + label_warnings,
@@ -514,3 +517,18 @@ def _dimensions(config: Description, native: int) -> tuple[int, ...]:
             f"{config.path}: {key!r} must list dimensions from 1 to {native or 'the native one'}"
         )
     return tuple(sorted({size for size in sizes if size != native}))
+
+
+def _token_types(tokenizer_config: Description | None) -> bool:
+    """Tell whether the reference feeds the tokenizer's token types to the model.
+
+    transformers feeds what ``model_input_names`` lists. A tokenizer class of an architecture
+    brings its own list, which has them wherever the model takes them; the generic class of
+    transformers 5 leaves them out.
+    """
+    if tokenizer_config is None:
+        return True
+    names = tokenizer_config.get("model_input_names", list)
+    if names is not None:
+        return "token_type_ids" in names
+    return tokenizer_config.get("tokenizer_class", str) != "TokenizersBackend"

@@ -20,7 +20,6 @@ from .config import (
 )
 from .entities import LabelScheme, label_scheme
 from .errors import BadArtifactError, InvalidArgumentError, SemanticError, UnsupportedError
-from .labels import read_description
 from .memory import resident_bytes
 from .postprocess import require_finite
 from .results import Float32, ModelInfo
@@ -123,7 +122,7 @@ def load_model(
         device,
         threads=threads,
         pad_id=_pad_id(spec, tokenizer),
-        token_types=_takes_token_types(spec),
+        token_types=spec.token_types,
     )
     ticket.check()
     limits = Limits(
@@ -218,16 +217,6 @@ def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:
         return spec.pad_token_id
     named = tokenizer.token_id(spec.pad_token) if spec.pad_token else None
     return next((each for each in (named, tokenizer.pad_id) if each is not None), 0)
-
-
-def _takes_token_types(spec: ModelSpec) -> bool:
-    config = read_description(spec.model_folder / "tokenizer_config.json")
-    if config is None:
-        return True
-    names = config.get("model_input_names", list)
-    if names is not None:
-        return "token_type_ids" in names
-    return config.get("tokenizer_class", str) != "TokenizersBackend"
 
 
 def _self_test(spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened) -> int:

@@ -364,9 +364,9 @@ class Registry:
         answer = self._call(Call.COUNT_TOKENS, handle, texts, None, options)
         return _as(results.TokenCounts, answer)
 
-    def cancel(self, key: int) -> None:
-        """Stop queued and running work that carries the key; NotFoundError if none does."""
-        self._tickets.cancel(key)
+    def cancel(self, key: int) -> bool:
+        """Stop queued and running work that carries the key; tell whether there was any."""
+        return self._tickets.cancel(key)
 
     def cancel_everything(self) -> None:
         """Stop all queued and running work."""

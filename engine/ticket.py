@@ -7,7 +7,6 @@ from .errors import (
     CancelledError,
     DeadlineError,
     InvalidArgumentError,
-    NotFoundError,
     SemanticError,
 )
 
@@ -77,15 +76,16 @@ class Tickets:
         """End a call."""
         self._open.discard(ticket)
 
-    def cancel(self, key: int) -> None:
-        """Cancel every call that carries the key; raise NotFoundError if none does."""
+    def cancel(self, key: int) -> bool:
+        """Cancel every call that carries the key; tell whether there was one."""
         if key == 0:
             raise InvalidArgumentError("cancel_key is 0, which no work carries; pass its key")
+        if not self._open:
+            return False
         found = [ticket for ticket in self._open.copy() if ticket.key == key]
-        if not found:
-            raise NotFoundError(f"no work carries cancel_key {key}")
         for ticket in found:
             ticket.cancel()
+        return bool(found)
 
     def cancel_all(self) -> None:
         """Cancel every call."""

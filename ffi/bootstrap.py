@@ -5,6 +5,7 @@ from pathlib import Path
 
 from libsemantic.engine.config import LogLevel
 from libsemantic.engine.errors import InterpreterError, Status
+from libsemantic.engine.memory import resident_bytes
 from libsemantic.engine.registry import REGISTRY
 from libsemantic.engine.session import first_run
 
@@ -42,6 +43,7 @@ def start(ffi: FFI, lib: Lib) -> None:
 
     REGISTRY.log.send_to(write_log)
     first_run()
+    REGISTRY.set_interpreter_bytes(max(0, resident_bytes() - lib.boundary_resident_before_start()))
     lib.boundary_report_start(ffi.NULL)
 
 

@@ -27,6 +27,8 @@ int boundary_started(void);
 /* Called by the start-up code in Python: NULL when everything is attached. */
 void boundary_report_start(const char *failure);
 const char *boundary_environment(void);
+/* Resident memory of the process just before Python was started or adopted. */
+int64_t boundary_resident_before_start(void);
 
 /* Bound by the generated code: run cffi's start, and cancel all work at exit. */
 extern int (*boundary_bind_python)(void);

@@ -7,7 +7,7 @@ needs no code here.
 
 import ctypes
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -43,7 +43,6 @@ _NUMBERS = {
     "float": ("f", np.float32),
     "double": ("d", np.float64),
 }
-_ADDRESS = struct.Struct("Q")
 
 
 def decode_name(ffi: FFI, pointer: CData, parameter: str) -> str | None:
@@ -138,104 +137,125 @@ def _enum_of(hint: Any) -> type[IntEnum] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-    kind: str  # "number", "text", "texts", "array" or "struct"
-    offset: int
-    number: struct.Struct
-    dtype: Any
-    nested: "_Layout | None"
-
-
-@dataclass(frozen=True, slots=True)
 class _Layout:
-    size: int
-    fields: tuple[_Field, ...]
+    """How a result struct is written: one ``pack`` of all its fields, padding included.
+
+    Per field: its name, its kind ("number", "text", "texts", "array", "struct"), the dtype of
+    its array, and the layout of the struct it points to.
+    """
+
+    pack: struct.Struct
+    fields: tuple[tuple[str, str, Any, "_Layout | None"], ...]
 
 
 def _layout(ffi: FFI, ctype: CData, filled_later: Collection[str] = ()) -> _Layout:
-    return _Layout(
-        ffi.sizeof(ctype),
-        tuple(_field(ffi, name, field) for name, field in ctype.fields if name not in filled_later),
-    )
+    packing, entries, end = "=", [], 0
+    for name, field in ctype.fields:
+        kind, code, dtype, nested = _kind(ffi, field.type)
+        packing += f"{field.offset - end}x{code}"
+        end = field.offset + ffi.sizeof(field.type)
+        if name == "struct_size":
+            kind = "size"
+        elif name in filled_later:
+            kind = "later"
+        entries.append((name, kind, dtype, nested))
+    packing += f"{ffi.sizeof(ctype) - end}x"
+    return _Layout(struct.Struct(packing), tuple(entries))
 
 
-def _field(ffi: FFI, name: str, field: CData) -> _Field:
-    ctype, nested, kind = field.type, None, "number"
-    item = ctype.item.cname if ctype.kind == "pointer" else ctype.cname
-    if ctype.kind == "struct":
-        kind = "text"
-    elif ctype.kind == "pointer" and ctype.item == ffi.typeof("semantic_text"):
-        kind = "texts"
-    elif ctype.kind == "pointer" and ctype.item.kind == "struct":
-        kind, nested = "struct", _layout(ffi, ctype.item)
-    elif ctype.kind == "pointer":
-        kind = "array"
-    code, dtype = _NUMBERS.get(item, ("Q", None))
-    return _Field(name, kind, field.offset, struct.Struct(code), dtype, nested)
+def _kind(ffi: FFI, ctype: CData) -> tuple[str, str, Any, _Layout | None]:
+    if ctype.kind == "struct":  # semantic_text
+        return "text", "QQ", None, None
+    if ctype.kind != "pointer":
+        return "number", _NUMBERS[ctype.cname][0], None, None
+    if ctype.item == ffi.typeof("semantic_text"):
+        return "texts", "Q", None, None
+    if ctype.item.kind == "struct":
+        return "struct", "Q", None, _layout(ffi, ctype.item)
+    return "array", "Q", _NUMBERS[ctype.item.cname], None
 
 
 class _Block:
-    """Parts of a result with their offsets, before the address of the block is known."""
+    """A result on its way into C: parts with their offsets, then addresses, then the bytes."""
 
     def __init__(self) -> None:
         self.size = 0
         self.parts: list[tuple[int, Any]] = []
-        self.pointers: list[tuple[bytearray, int, int]] = []
-        self.text_tables: list[tuple[NDArray[np.uint64], int]] = []
+        self.structs: list[tuple[int, _Layout, list[Any], list[int]]] = []
+        self.text_tables: list[tuple[int, list[int], int]] = []
 
-    def add(self, data: Any, length: int) -> int:
-        offset = self.size
-        self.parts.append((offset, data))
-        self.size = (offset + length + 7) & ~7
-        return offset
+    def _reserve(self, length: int) -> int:
+        start = self.size
+        self.size = (start + length + 7) & ~7
+        return start
+
+    def _add(self, data: Any, length: int) -> int:
+        start = self._reserve(length)
+        self.parts.append((start, data))
+        return start
 
     def add_struct(self, value: object, layout: _Layout) -> int:
-        body = bytearray(layout.size)
-        start = self.add(body, layout.size)
-        for field in layout.fields:
-            if field.name == "struct_size":
-                field.number.pack_into(body, field.offset, layout.size)
+        """Place a struct and all it points to; return its offset."""
+        start = self._reserve(layout.pack.size)
+        values: list[Any] = []
+        pointers: list[int] = []  # positions in values that hold offsets so far
+        for name, kind, dtype, nested in layout.fields:
+            if kind == "size":
+                values.append(layout.pack.size)
                 continue
-            content = getattr(value, field.name)
-            if field.kind == "number":
-                field.number.pack_into(body, field.offset, content)
-            elif field.kind == "array":
-                if content is not None and content.size:
-                    array = np.ascontiguousarray(content, field.dtype)
-                    offset = self.add(array.reshape(-1).view(np.uint8).data, array.nbytes)
-                    self.pointers.append((body, field.offset, offset))
-            elif field.kind == "text":
+            if kind == "later":
+                values.append(0)
+                continue
+            content = getattr(value, name)
+            if kind == "number":
+                values.append(content)
+                continue
+            if content is None or (kind in ("array", "texts") and not len(content)):
+                values.append(0)  # NULL
+                continue
+            pointers.append(len(values))
+            if kind == "array":
+                values.append(self._add_array(content, *dtype))
+            elif kind == "texts":
+                values.append(self._add_texts(content))
+            elif kind == "text":
                 data = content.encode()
-                offset = self.add(data + b"\0", len(data) + 1)
-                self.pointers.append((body, field.offset, offset))
-                _ADDRESS.pack_into(body, field.offset + _ADDRESS.size, len(data))
-            elif field.kind == "texts":
-                if content:
-                    self.pointers.append((body, field.offset, self._add_texts(content)))
-            elif field.nested is not None:
-                self.pointers.append((body, field.offset, self.add_struct(content, field.nested)))
+                values += self._add(data + b"\0", len(data) + 1), len(data)
+            elif nested is not None:
+                values.append(self.add_struct(content, nested))
+        self.structs.append((start, layout, values, pointers))
         return start
 
-    def _add_texts(self, texts: tuple[str, ...]) -> int:
+    def _add_array(self, content: Any, code: str, dtype: Any) -> int:
+        if isinstance(content, tuple):
+            packed = struct.pack(f"{len(content)}{code}", *content)
+            return self._add(packed, len(packed))
+        array: NDArray[np.generic] = np.ascontiguousarray(content, dtype)
+        return self._add(array.reshape(-1).view(np.uint8).data, array.nbytes)
+
+    def _add_texts(self, texts: Sequence[str]) -> int:
         encoded = [text.encode() for text in texts]
         pool = b"\0".join(encoded) + b"\0"
-        table = np.empty((len(encoded), 2), np.uint64)
-        table[:, 1] = [len(text) for text in encoded]
-        table[0, 0] = 0
-        np.cumsum(table[:-1, 1] + np.uint64(1), out=table[1:, 0])
-        start = self.add(table.reshape(-1).view(np.uint8).data, table.nbytes)
-        self.text_tables.append((table, self.add(pool, len(pool))))
-        return start
+        lengths = list(map(len, encoded))
+        table = self._reserve(16 * len(lengths))
+        self.text_tables.append((table, lengths, self._add(pool, len(pool))))
+        return table
 
-    def write(self, ffi: FFI, base: int) -> None:
-        for body, position, target in self.pointers:
-            _ADDRESS.pack_into(body, position, base + target)
-        for table, pool in self.text_tables:
-            table[:, 0] += np.uint64(base + pool)
-        memory = ffi.buffer(ffi.cast("char *", base), self.size)
-        for offset, data in self.parts:
-            memory[offset : offset + len(data)] = data
+    def write(self, memory: Any, base: int) -> None:
+        """Write everything to ``memory``, which begins at address ``base``."""
+        for start, layout, values, pointers in self.structs:
+            for position in pointers:
+                values[position] += base
+            layout.pack.pack_into(memory, start, *values)
+        for start, lengths, pool in self.text_tables:
+            address = base + pool
+            entries: list[int] = []
+            for length in lengths:
+                entries += address, length
+                address += length + 1
+            struct.pack_into(f"{len(entries)}Q", memory, start, *entries)
+        for start, data in self.parts:
+            memory[start : start + len(data)] = data
 
 
 class ResultCodec:
@@ -255,12 +275,13 @@ class ResultCodec:
         address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "boundary_block_alloc")))
         self._allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(address)
 
-    def encode(self, result: object) -> int:
-        """Copy a result into a new block and return its address."""
+    def encode(self, result: object) -> CData:
+        """Copy a result into a new block and return its ``void *``."""
         block = _Block()
         block.add_struct(result, self._layouts[type(result)])
         base = self._allocate(block.size)
         if not base:
             raise OutOfMemoryError(f"no memory for a result of {block.size} bytes; send fewer rows")
-        block.write(self._ffi, base)
-        return int(base)
+        pointer = self._ffi.cast("char *", base)
+        block.write(self._ffi.buffer(pointer, block.size), base)
+        return pointer

@@ -51,6 +51,7 @@ uint64_t boundary_log_dropped(void);
 void boundary_log(semantic_log_level level, const char *message, size_t length);
 void boundary_report_start(const char *failure);
 const char *boundary_environment(void);
+int64_t boundary_resident_before_start(void);
 void boundary_set_error(semantic_error *error, semantic_status status, int64_t input_index,
                         const char *text, size_t length);
 extern "Python" void py_cancel_everything(void);

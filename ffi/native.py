@@ -1,11 +1,10 @@
 """The Python side of every exported function: decode, ask the registry, encode."""
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from libsemantic.engine import results
-from libsemantic.engine.config import LoadOptions, RunOptions, RuntimeOptions
+from libsemantic.engine.config import LoadOptions, LogLevel, RunOptions, RuntimeOptions
 from libsemantic.engine.errors import (
     InternalError,
     InvalidArgumentError,
@@ -136,17 +135,16 @@ class Boundary:
 
     def _cancel(self, cancel_key: int) -> int:
         try:
-            self._registry.cancel(cancel_key)
+            return Status.OK if self._registry.cancel(cancel_key) else Status.NOT_FOUND
         except BaseException as raised:  # no error value to fill: the status is all
             return int(as_semantic_error(raised).status)
-        return Status.OK
 
     def _get_stats(self, out: CData, error: CData) -> int:
         del error
         lib = self._lib
         unfreed = lib.boundary_blocks_unfreed(), lib.boundary_blocks_unfreed_bytes()
-        address = self._results.encode(self._registry.stats())
-        stats = self._ffi.cast("semantic_stats *", address)
+        block = self._results.encode(self._registry.stats())
+        stats = self._ffi.cast("semantic_stats *", block)
         stats.results_unfreed, stats.results_unfreed_bytes = unfreed
         stats.log_dropped = lib.boundary_log_dropped()
         out[0] = stats
@@ -200,9 +198,8 @@ class Boundary:
         message = " ".join(failure.message.split("\n")).encode("utf-8", "replace")
         self._lib.boundary_set_error(error, status, failure.input_index, message, len(message))
 
-    def report_escape(self, kind: object, value: object, trace: object) -> None:
+    def report_escape(self, kind: type[BaseException], value: object, trace: object) -> None:
         """Log what escaped an entry; cffi then answers with the failure value."""
         del value, trace
-        line = f"a call failed outside its guard: {getattr(kind, '__name__', kind)}".encode()
-        self._lib.boundary_log(2, line, len(line))
-        sys.exc_info()
+        line = f"a call failed outside its guard: {kind.__name__}".encode()
+        self._lib.boundary_log(int(LogLevel.ERROR), line, len(line))

@@ -34,6 +34,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int exit_asked; /* wakes the interpreter thread for its last work */
 static char failure[sizeof(((semantic_error *)0)->message)];
 static char environment[PATH_MAX];
+static int64_t resident_before;
 
 int (*boundary_bind_python)(void);
 void (*boundary_cancel_everything)(void);
@@ -137,6 +138,22 @@ void boundary_report_start(const char *text) {
 
 const char *boundary_environment(void) {
     return environment;
+}
+
+int64_t boundary_resident_before_start(void) {
+    return resident_before;
+}
+
+static int64_t resident_now(void) {
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%*s %ld", &pages) != 1)
+        pages = 0;
+    fclose(file);
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
 static int bind_python(void) {
@@ -248,6 +265,7 @@ static void in_child(void) {
 /* Called with the lock held and the state IDLE. */
 static void start(const char *asked) {
     atomic_store(&state, STARTING);
+    resident_before = resident_now();
     pthread_atfork(NULL, NULL, in_child);
     /* Python's symbols are the host's if it is a Python: ask before anything else. */
     int adopt = Py_IsInitialized();
