@@ -15,7 +15,7 @@ from typing import Protocol
 
 from .errors import InternalError, OverloadedError, SemanticError
 from .results import Float32, Int64
-from .ticket import Ticket
+from .ticket import FOREVER, Ticket
 from .watchdog import Watchdog
 
 # A window joins a run if it is at most this much shorter than the longest one.
@@ -23,8 +23,6 @@ _SPARE_TOKENS = 4
 _SPARE_SHARE = 8
 # How far behind the head of the queue a run looks for more to take along.
 _LOOK_AHEAD = 32
-
-_FOREVER = float("inf")
 
 
 class Window(Protocol):
@@ -63,10 +61,9 @@ class RunControl:
         self.works = works
         self.stop: Callable[[], None] | None = None
         self.stopped = False
-        self.deadline = max(
-            (_FOREVER if work.ticket.deadline is None else work.ticket.deadline for work in works),
-            default=_FOREVER,
-        )
+        self.deadline = 0.0
+        for work in works:
+            self.deadline = max(self.deadline, work.ticket.deadline)
 
     def expire(self) -> None:
         """Stop the run if every caller's ticket has run out."""
@@ -83,11 +80,12 @@ Run = Callable[[Sequence[Window], RunControl], Sequence[Float32]]
 class Work:
     """The windows of one call, their outputs or errors, and the caller that waits."""
 
-    __slots__ = ("errors", "missing", "outputs", "ticket", "waiting", "wake", "windows")
+    __slots__ = ("errors", "missing", "outputs", "runs", "ticket", "waiting", "wake", "windows")
 
     def __init__(self, windows: Sequence[Window], ticket: Ticket) -> None:
         self.windows = windows
         self.ticket = ticket
+        self.runs = 0  # led by this work's caller
         self.outputs: list[Float32 | None] = [None] * len(windows)
         self.errors: list[SemanticError | None] = [None] * len(windows)
         self.missing = len(windows)
@@ -124,13 +122,11 @@ class Batcher:
         self._waiting: dict[Work, None] = {}
         self._runs: set[RunControl] = set()
 
-    def execute(
-        self, work: Work, on_admitted: Callable[[], None], on_run: Callable[[], None]
-    ) -> None:
+    def execute(self, work: Work, on_admitted: Callable[[], None]) -> None:
         """Score the work's windows, or note why not; return when all are settled.
 
-        ``on_admitted`` is called once the work is queued, ``on_run`` before each run that
-        this caller leads. Raise OverloadedError if the queue is full.
+        ``on_admitted`` is called once the work is queued. Raise OverloadedError if the queue
+        is full.
         """
         groups = self._plan(work)
         with self._mutex:
@@ -139,17 +135,18 @@ class Batcher:
         work.ticket.interrupt = partial(self._interrupt, work)
         try:
             while not self._settled(work):
+                control = None
                 with self._mutex:
                     taken = self._take()
-                    control = RunControl([group.work for group in taken])
                     if taken:
+                        control = RunControl([group.work for group in taken])
                         self._runs.add(control)
                     elif work.missing:
                         work.waiting = True
                         self._waiting[work] = None
                     waits = work.waiting
-                if taken:
-                    on_run()
+                if control is not None:
+                    work.runs += 1
                     self._lead(taken, control)
                 elif waits:
                     self._wait(work)
@@ -233,7 +230,7 @@ class Batcher:
     def _lead(self, taken: list[_Group], control: RunControl) -> None:
         """Run what was taken and hand out the outputs."""
         windows = [group.work.windows[index] for group in taken for index in group.indices]
-        watched = control.deadline < _FOREVER
+        watched = control.deadline < FOREVER
         if watched:
             self._watchdog.watch(control)
         outputs: Sequence[Float32] = ()

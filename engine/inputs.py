@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from .config import LongText, Shorten
 from .errors import InvalidArgumentError, SemanticError, TooLongError, UnsupportedError
@@ -48,8 +48,7 @@ class Prepared:
 Row: TypeAlias = Prepared | SemanticError
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """How the rows of one call are encoded and cut."""
 
     long_text: LongText

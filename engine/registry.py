@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,16 +22,12 @@ from .errors import (
     InvalidArgumentError,
     NotFoundError,
     NotReadyError,
-    OverloadedError,
-    SemanticError,
-    Status,
-    UnsupportedError,
 )
 from .inputs import Text
 from .log import Log
 from .model import Model, load_model
 from .session import resolve_device
-from .stats import BUCKET_BOUNDS, Call, CallCounters, Counters, column
+from .stats import BUCKET_BOUNDS, Call, CallCounters, Counters, Recorder, column
 from .ticket import Ticket, Tickets
 from .watchdog import Watchdog
 
@@ -69,7 +64,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.log = Log()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._entries: dict[int, _Entry] = {}
         self._last_handle = 0
         self._options: RuntimeOptions | None = None
@@ -381,49 +377,35 @@ class Registry:
         options: RunOptions | None,
     ) -> results.Result:
         options = options or tasks.DEFAULT_OPTIONS
-        started = time.perf_counter()
-        with self._changed:
+        with self._lock:
             entry = self._ready(handle)
             entry.leases += 1
             model = entry.model
         assert model is not None
-        counters, n = entry.counters, len(texts)
+        record = Recorder(entry.counters, call, len(texts))
         ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
-        admitted = 0
-
-        def on_admitted() -> None:
-            nonlocal admitted
-            admitted = n
-            counters.begin(call, n)
-
         try:
-            if others is not None and len(others) != n:
-                raise InvalidArgumentError(f"{n} left texts came with {len(others)} right texts")
-            if n > MAX_ROWS:
-                raise InvalidArgumentError(f"{n} rows in one call; pass at most {MAX_ROWS}")
+            if others is not None and len(others) != len(texts):
+                raise InvalidArgumentError(
+                    f"{len(texts)} left texts came with {len(others)} right texts"
+                )
+            if len(texts) > MAX_ROWS:
+                raise InvalidArgumentError(
+                    f"{len(texts)} rows in one call; pass at most {MAX_ROWS}"
+                )
             tasks.check(model, call, options)
-            result = tasks.answer(
-                model,
-                tasks.Request(
-                    call=call,
-                    texts=texts,
-                    others=others,
-                    options=options,
-                    ticket=ticket,
-                    on_admitted=on_admitted,
-                    on_run=partial(counters.ran_batch, call),
-                ),
-            )
+            request = tasks.Request(call, texts, others, options, ticket, record)
+            result = tasks.answer(model, request)
         except BaseException as error:
-            _count_failure(counters, call, admitted, n, error, time.perf_counter() - started)
+            record.failed(error)
             raise
         else:
-            counters.end(call, admitted, result.rows, time.perf_counter() - started)
+            record.answered(result.rows)
             return result
         finally:
             self._tickets.close(ticket)
             del model
-            with self._changed:
+            with self._lock:
                 entry.leases -= 1
                 if entry.state is not State.READY:
                     self._changed.notify_all()
@@ -487,20 +469,6 @@ class Registry:
 
 def _task(entry: _Entry) -> Task:
     return entry.model.spec.task if entry.model is not None else Task.AUTO
-
-
-# A call that fails with one of these was not taken on.
-_REFUSALS = (OverloadedError, InvalidArgumentError, UnsupportedError, NotFoundError)
-
-
-def _count_failure(
-    counters: Counters, call: Call, admitted: int, rows: int, error: BaseException, seconds: float
-) -> None:
-    if not admitted and isinstance(error, _REFUSALS) and error.input_index < 0:
-        counters.refuse(call, rows)
-        return
-    status = error.status if isinstance(error, SemanticError) else Status.INTERNAL
-    counters.end_failed(call, admitted, rows, status, seconds)
 
 
 def _as(kind: type[Kind], result: results.Result) -> Kind:

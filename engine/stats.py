@@ -5,6 +5,7 @@ expired, cancelled and in flight, so that the books balance at any moment.
 """
 
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -13,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import Status
+from .errors import SemanticError, Status
 from .results import Rows
 
 # Upper bounds in seconds; the last bucket is open. Fixed within an ABI version.
@@ -82,11 +83,12 @@ class Counters:
         with self._lock:
             self._of(call).in_flight += rows
 
-    def end(self, call: Call, admitted: int, rows: Rows, seconds: float) -> None:
-        """Note the end of a call that returned row by row; ``admitted`` were in flight."""
+    def end(self, call: Call, in_flight: int, rows: Rows, runs: int, seconds: float) -> None:
+        """Note the end of a call that returned row by row, and the runs that it led."""
         with self._lock:
             counters = self._of(call)
-            counters.in_flight -= admitted
+            counters.in_flight -= in_flight
+            counters.batches += runs
             if any(rows.status):
                 for status in rows.status:
                     self._count(counters, Status(status), 1)
@@ -97,12 +99,13 @@ class Counters:
             counters.latency[bisect_left(BUCKET_BOUNDS, seconds)] += 1
 
     def end_failed(
-        self, call: Call, admitted: int, rows: int, status: Status, seconds: float
+        self, call: Call, in_flight: int, rows: int, status: Status, runs: int, seconds: float
     ) -> None:
-        """Note the end of a call that failed as a whole."""
+        """Note the end of a call that failed as a whole, and the runs that it led."""
         with self._lock:
             counters = self._of(call)
-            counters.in_flight -= admitted
+            counters.in_flight -= in_flight
+            counters.batches += runs
             self._count(counters, status, rows)
             counters.latency[bisect_left(BUCKET_BOUNDS, seconds)] += 1
 
@@ -110,11 +113,6 @@ class Counters:
         """Note rows that were not taken on."""
         with self._lock:
             self._of(call).refused += rows
-
-    def ran_batch(self, call: Call) -> None:
-        """Note one run of the model, led by a call of this kind."""
-        with self._lock:
-            self._of(call).batches += 1
 
     def snapshot(self) -> dict[Call, CallCounters]:
         """Return a consistent copy."""
@@ -138,6 +136,44 @@ class Counters:
     def _count(counters: CallCounters, status: Status, rows: int) -> None:
         name = _ENDED_AS.get(status, "failed")
         setattr(counters, name, getattr(counters, name) + rows)
+
+
+class Recorder:
+    """Notes what becomes of one call's rows."""
+
+    __slots__ = ("_call", "_counters", "_in_flight", "_rows", "_started", "runs")
+
+    def __init__(self, counters: Counters, call: Call, rows: int) -> None:
+        self._counters = counters
+        self._call = call
+        self._rows = rows
+        self._in_flight = 0
+        self._started = time.perf_counter()
+        self.runs = 0  # of the model, led by this call
+
+    def admitted(self) -> None:
+        """Note that the queue took the rows."""
+        self._in_flight = self._rows
+        self._counters.begin(self._call, self._rows)
+
+    def answered(self, rows: Rows) -> None:
+        """Note a result."""
+        seconds = time.perf_counter() - self._started
+        self._counters.end(self._call, self._in_flight, rows, self.runs, seconds)
+
+    def failed(self, error: BaseException) -> None:
+        """Note that the whole call failed, or was not taken on at all."""
+        status, row = Status.INTERNAL, -1
+        if isinstance(error, SemanticError):
+            status, row = error.status, error.input_index
+        refused = row < 0 and status is not Status.INTERNAL and status not in _ENDED_AS
+        if refused and not self._in_flight:
+            self._counters.refuse(self._call, self._rows)
+            return
+        seconds = time.perf_counter() - self._started
+        self._counters.end_failed(
+            self._call, self._in_flight, self._rows, status, self.runs, seconds
+        )
 
 
 def column(values: Iterable[int]) -> NDArray[np.uint64]:

@@ -1,7 +1,7 @@
 """The calls: rows are prepared, scored, and decoded to a result."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import results
 from .batching import Work
@@ -16,7 +16,7 @@ from .errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from .inputs import Policy, Prepared, Row, Text, prepare
 from .model import Model
 from .results import Float32
-from .stats import Call
+from .stats import Call, Recorder
 from .ticket import Ticket
 
 # Which calls an option belongs to; elsewhere it would be silently ignored, so it is refused.
@@ -48,17 +48,15 @@ _TASK_OF_CALL = {
 _PAIR_CALLS = frozenset({Call.CLASSIFY_PAIRS, Call.CLASSIFY_TOKEN_PAIRS})
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One call: rows of texts (and of second texts for pairs), options, ticket."""
+class Request(NamedTuple):
+    """One call: rows of texts (and of second texts for pairs), and all that goes with them."""
 
     call: Call
     texts: Sequence[Text]
     others: Sequence[Text] | None
     options: RunOptions
     ticket: Ticket
-    on_admitted: Callable[[], None]
-    on_run: Callable[[], None]
+    record: Recorder
 
 
 def check(model: Model, call: Call, options: RunOptions) -> None:
@@ -149,7 +147,10 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
     if not windows:
         return outputs
     work = Work(windows, request.ticket)
-    model.batcher.execute(work, request.on_admitted, request.on_run)
+    try:
+        model.batcher.execute(work, request.record.admitted)
+    finally:
+        request.record.runs = work.runs
     position = 0
     for index, row in enumerate(rows):
         if not isinstance(row, Prepared):

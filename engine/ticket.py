@@ -10,6 +10,8 @@ from .errors import (
     SemanticError,
 )
 
+FOREVER = float("inf")
+
 
 class Ticket:
     """The deadline and the cancellation of one call.
@@ -23,7 +25,7 @@ class Ticket:
     def __init__(self, timeout_ms: int = 0, key: int = 0) -> None:
         self.timeout_ms = timeout_ms
         self.key = key
-        self.deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else None
+        self.deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else FOREVER
         self.cancelled = False
         self.interrupt: Callable[[], None] | None = None
 
@@ -31,7 +33,7 @@ class Ticket:
         """Return why the work is to stop, or None."""
         if self.cancelled:
             return CancelledError("cancelled by the caller")
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if self.deadline < FOREVER and time.monotonic() >= self.deadline:
             return DeadlineError(
                 f"timeout_ms {self.timeout_ms} has passed; send less or allow more time"
             )
@@ -45,7 +47,7 @@ class Ticket:
 
     def remaining(self) -> float | None:
         """Return the seconds left, at least 0, or None without a deadline."""
-        if self.deadline is None:
+        if self.deadline == FOREVER:
             return None
         return max(0.0, self.deadline - time.monotonic())
 
