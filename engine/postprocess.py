@@ -87,15 +87,12 @@ def l2_normalize(vector: FloatArray) -> FloatArray:
 
     Raise BadArtifactError if it holds NaN or infinity: its length tells.
     """
-    square = float(vector.dot(vector))
+    # In float64 no square of a float32 overflows or vanishes.
+    square = float(np.einsum("i,i", vector, vector, dtype=np.float64))
     if not math.isfinite(square):
-        wide = vector.astype(np.float64)
-        square = float(wide.dot(wide))
-        if not math.isfinite(square):
-            raise not_finite()
-    if square == 0.0:
-        return vector
-    return vector / np.float32(math.sqrt(square))
+        raise not_finite()
+    unit = np.divide(vector, math.sqrt(square) or 1.0, dtype=np.float64)
+    return unit.astype(np.float32)
 
 
 def weighted_mean(rows: FloatArray, weights: IntArray) -> FloatArray:

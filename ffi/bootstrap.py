@@ -1,8 +1,5 @@
 """Compose the library once Python runs: one registry, attached to every export."""
 
-import sys
-from pathlib import Path
-
 from libsemantic.engine.config import LogLevel
 from libsemantic.engine.errors import InterpreterError, Status
 from libsemantic.engine.memory import resident_bytes
@@ -18,7 +15,6 @@ _CANCEL_EVERYTHING = "py_cancel_everything"
 
 def start(ffi: FFI, lib: Lib) -> None:
     """Attach every declared function, run ONNX Runtime once, report to the C side."""
-    _require_environment(ffi.string(lib.boundary_environment()).decode())
     _realise_types(ffi)
     boundary = Boundary(ffi, lib, REGISTRY)
     entries = boundary.entries()
@@ -45,16 +41,6 @@ def start(ffi: FFI, lib: Lib) -> None:
     first_run()
     REGISTRY.set_interpreter_bytes(max(0, resident_bytes() - lib.boundary_resident_before_start()))
     lib.boundary_report_start(ffi.NULL)
-
-
-def _require_environment(expected: str) -> None:
-    """Refuse an adopted interpreter of another environment: its packages may differ."""
-    running = str(Path(sys.prefix).resolve())
-    if running != expected:
-        raise InterpreterError(
-            f"this process runs the Python environment {running}, the library belongs to "
-            f"{expected}; use that environment or set LIBSEMANTIC_PYTHON"
-        )
 
 
 def _realise_types(ffi: FFI) -> None:

@@ -26,7 +26,6 @@ semantic_status boundary_leave(semantic_status status, const void **result, sema
 int boundary_started(void);
 /* Called by the start-up code in Python: NULL when everything is attached. */
 void boundary_report_start(const char *failure);
-const char *boundary_environment(void);
 /* Resident memory of the process just before Python was started or adopted. */
 int64_t boundary_resident_before_start(void);
 

@@ -50,7 +50,6 @@ uint64_t boundary_blocks_unfreed_bytes(void);
 uint64_t boundary_log_dropped(void);
 void boundary_log(semantic_log_level level, const char *message, size_t length);
 void boundary_report_start(const char *failure);
-const char *boundary_environment(void);
 int64_t boundary_resident_before_start(void);
 void boundary_set_error(semantic_error *error, semantic_status status, int64_t input_index,
                         const char *text, size_t length);
@@ -193,14 +192,17 @@ def _entry_point(function: Function) -> str:
     names = {parameter.name for parameter in function.parameters}
     error = "error" if "error" in names else "NULL"
     outs = [p for p in function.parameters if p.is_out]
-    lines = [
+    lines = []
+    for out in outs:
+        empty = f"*{out.name} = NULL" if out.pointers == 2 else f"{out.name}->id = 0"
+        lines += [f"    if ({out.name} != NULL)", f"        {empty};"]
+    lines += [
         f"    semantic_status status = boundary_begin({error});",
         "    if (status != SEMANTIC_OK)",
         "        return status;",
     ]
     for out in outs:
-        empty = f"*{out.name} = NULL" if out.pointers == 2 else f"{out.name}->id = 0"
-        lines += [*_refuse_null(out), f"    {empty};"]
+        lines += _refuse_null(out)
     for parameter in function.parameters:
         if parameter.pointers and not parameter.is_out and parameter.name not in OPTIONAL:
             condition = " && n > 0" if "n" in names else ""

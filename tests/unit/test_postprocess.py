@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from libsemantic.engine.errors import BadArtifactError, InvalidArgumentError, UnsupportedError
+from libsemantic.engine.errors import BadArtifactError, UnsupportedError
 from libsemantic.engine.postprocess import (
     POOLING_MODES,
     FloatArray,
-    IntArray,
     aggregate_windows,
-    cut_dimension,
     l2_normalize,
     pool,
     require_finite,
@@ -32,13 +30,12 @@ def reference_softmax(row: list[float]) -> list[float]:
     return [part / sum(parts) for part in parts]
 
 
-def reference_pool(mode: str, vectors: list[list[float]], mask: list[int]) -> list[float]:
+def reference_pool(mode: str, vectors: list[list[float]]) -> list[float]:
     """Pool one text as sentence-transformers' Pooling.forward does, one column at a time."""
     result = []
     for column in range(len(vectors[0])):
-        kept = [(at, row[column]) for at, row in enumerate(vectors) if mask[at]]
-        values = [value for _, value in kept]
-        weights = [at + 1 for at, _ in kept]
+        values = [row[column] for row in vectors]
+        weights = [at + 1 for at in range(len(vectors))]
         result.append(
             {
                 "pooling_mode_cls_token": vectors[0][column],
@@ -87,75 +84,61 @@ def test_sigmoid_at_the_ends() -> None:
 
 
 def test_require_finite() -> None:
-    require_finite(np.array([3e38, -3e38], np.float32), "logits")
+    require_finite(np.array([3e38, -3e38], np.float32))
     for bad in (np.nan, np.inf, -np.inf):
-        with pytest.raises(BadArtifactError, match="output logits holds NaN or infinity"):
-            require_finite(np.array([[0.0, bad]], np.float32), "logits")
+        with pytest.raises(BadArtifactError, match="output holds NaN or infinity"):
+            require_finite(np.array([[0.0, bad]], np.float32))
+        with pytest.raises(BadArtifactError, match="output holds NaN or infinity"):
+            l2_normalize(np.array([1.0, bad], np.float32))
 
 
-@st.composite
-def hidden_states(draw: st.DrawFn) -> tuple[FloatArray, IntArray]:
-    shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 4)))
-    values = st.floats(-8, 8, width=16)
-    hidden = draw(hnp.arrays(np.float32, shape, elements=values))
-    mask = draw(hnp.arrays(np.int64, shape[:2], elements=st.integers(0, 1)))
-    mask[:, draw(st.integers(0, shape[1] - 1))] = 1
-    return hidden, mask
+HIDDEN = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 6), st.integers(1, 4)),
+    elements=st.floats(-8, 8, width=16),
+)
 
 
-@given(hidden_states(), st.sets(st.sampled_from(POOLING_MODES), min_size=1))
-def test_pooling(states: tuple[FloatArray, IntArray], modes: set[str]) -> None:
-    hidden, mask = states
-    found = pool(hidden, mask, sorted(modes))
+@given(HIDDEN, st.sets(st.sampled_from(POOLING_MODES), min_size=1))
+def test_pooling(hidden: FloatArray, modes: set[str]) -> None:
+    found = pool(hidden, sorted(modes))
     assert found.dtype == np.float32
-    assert found.shape == (len(hidden), hidden.shape[2] * len(modes))
-    for row, vectors, marks in zip(found, hidden.tolist(), mask.tolist(), strict=True):
-        wanted: list[float] = []
-        # The order in which sentence-transformers joins what is on.
-        for mode in (
-            "pooling_mode_cls_token",
-            "pooling_mode_max_tokens",
-            "pooling_mode_mean_tokens",
-            "pooling_mode_mean_sqrt_len_tokens",
-            "pooling_mode_weightedmean_tokens",
-            "pooling_mode_lasttoken",
-        ):
-            if mode in modes:
-                wanted += reference_pool(mode, vectors, marks)
-        np.testing.assert_allclose(row, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_pooling_ignores_padding() -> None:
-    hidden = np.array([[[1, 10], [3, -10], [900, 900]]], np.float32)
-    mask = np.array([[1, 1, 0]], np.int64)
-    assert pool(hidden, mask, POOLING_MODES)[0].tolist() == pytest.approx(
-        [1, 10, 3, 10, 2, 0, 4 / math.sqrt(2), 0, 7 / 3, -10 / 3, 3, -10]
-    )
+    wanted: list[float] = []
+    # The order in which sentence-transformers joins what is on.
+    for mode in (
+        "pooling_mode_cls_token",
+        "pooling_mode_max_tokens",
+        "pooling_mode_mean_tokens",
+        "pooling_mode_mean_sqrt_len_tokens",
+        "pooling_mode_weightedmean_tokens",
+        "pooling_mode_lasttoken",
+    ):
+        if mode in modes:
+            wanted += reference_pool(mode, hidden.tolist())
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_pooling_refusals() -> None:
-    hidden, mask = np.zeros((2, 2, 1), np.float32), np.array([[1, 1], [0, 0]], np.int64)
-    with pytest.raises(InvalidArgumentError, match="no tokens to pool"):
-        pool(hidden, mask, ["pooling_mode_mean_tokens"])
+    hidden = np.zeros((2, 1), np.float32)
     with pytest.raises(UnsupportedError, match="pooling pooling_mode_sum is unknown"):
-        pool(hidden, mask, ["pooling_mode_sum"])
+        pool(hidden, ["pooling_mode_sum"])
     with pytest.raises(UnsupportedError, match="without a mode"):
-        pool(hidden, mask, [])
+        pool(hidden, [])
 
 
-def test_cut_dimension() -> None:
-    vectors = np.arange(8, dtype=np.float32).reshape(2, 4)
-    assert cut_dimension(vectors, 3).tolist() == [[0, 1, 2], [4, 5, 6]]
-    assert cut_dimension(vectors, 4).tolist() == cut_dimension(vectors, 0).tolist()
-    with pytest.raises(InvalidArgumentError, match="dimension is 5, but the model gives 4"):
-        cut_dimension(vectors, 5)
-
-
-def test_l2_normalize() -> None:
-    vectors = np.array([[3, 4], [0, 0], [3e30, -4e30], [3e-30, 4e-30]], np.float32)
-    found = l2_normalize(vectors)
+@pytest.mark.parametrize(
+    ("vector", "unit"),
+    [
+        ([3, 4], [0.6, 0.8]),
+        ([0, 0], [0, 0]),
+        ([3e30, -4e30], [0.6, -0.8]),
+        ([3e-30, 4e-30], [0.6, 0.8]),
+    ],
+)
+def test_l2_normalize(vector: list[float], unit: list[float]) -> None:
+    found = l2_normalize(np.array(vector, np.float32))
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, [[0.6, 0.8], [0.0, 0.0], [0.6, -0.8], [0.6, 0.8]], rtol=1e-6)
+    np.testing.assert_allclose(found, unit, rtol=1e-6)
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.data())
