@@ -1,1 +1,90 @@
-"""The engine of libsemantic: one registry of models on ONNX Runtime."""
+"""The engine of libsemantic: one registry of models on ONNX Runtime.
+
+``REGISTRY`` is the one that the C library of this process uses too.
+"""
+
+from .config import (
+    LoadOptions,
+    LogLevel,
+    LongText,
+    Normalize,
+    Output,
+    Precision,
+    RunOptions,
+    RuntimeOptions,
+    Shorten,
+    Task,
+)
+from .errors import (
+    AlreadyExistsError,
+    BadArtifactError,
+    CancelledError,
+    ClosedError,
+    DeadlineError,
+    DeviceUnavailableError,
+    InternalError,
+    InterpreterError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotReadyError,
+    OutOfMemoryError,
+    OverloadedError,
+    SemanticError,
+    Status,
+    TooLongError,
+    UnsupportedError,
+)
+from .registry import REGISTRY, Registry, State
+from .results import (
+    Classification,
+    Embedding,
+    ModelInfo,
+    ModelList,
+    Rows,
+    Stats,
+    TokenClassification,
+    TokenCounts,
+)
+from .stats import Call
+
+__all__ = [
+    "REGISTRY",
+    "AlreadyExistsError",
+    "BadArtifactError",
+    "Call",
+    "CancelledError",
+    "Classification",
+    "ClosedError",
+    "DeadlineError",
+    "DeviceUnavailableError",
+    "Embedding",
+    "InternalError",
+    "InterpreterError",
+    "InvalidArgumentError",
+    "LoadOptions",
+    "LogLevel",
+    "LongText",
+    "ModelInfo",
+    "ModelList",
+    "Normalize",
+    "NotFoundError",
+    "NotReadyError",
+    "OutOfMemoryError",
+    "Output",
+    "OverloadedError",
+    "Precision",
+    "Registry",
+    "Rows",
+    "RunOptions",
+    "RuntimeOptions",
+    "SemanticError",
+    "Shorten",
+    "State",
+    "Stats",
+    "Status",
+    "Task",
+    "TokenClassification",
+    "TokenCounts",
+    "TooLongError",
+    "UnsupportedError",
+]

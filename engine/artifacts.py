@@ -176,6 +176,11 @@ def read_artifact(
     model_folder = transformer_folder(folder, modules)
     config = read_description(model_folder / "config.json")
     if config is None:
+        if file_size(model_folder / "adapter_config.json") is not None:
+            raise UnsupportedError(
+                f"{model_folder} is a LoRA adapter, which is not supported yet; merge it into its "
+                "base model and load that"
+            )
         raise NotFoundError(f"{model_folder} has no config.json; a model folder needs {_LAYOUT}")
     tokenizer_path = model_folder / "tokenizer.json"
     if file_size(tokenizer_path) is None:

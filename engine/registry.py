@@ -4,11 +4,11 @@ A model is loading, then ready, then stopping, then gone. Calls hold a lease on 
 they use; unloading waits for the leases, and new calls see that the model is closed.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -144,7 +144,7 @@ class Registry:
         ticket = Ticket(options.timeout_ms)
         if options.replaces:
             return self._replace(path, options, ticket)
-        name = options.name or Path(path).resolve().name
+        name = options.name or _folder_name(path)
         with self._changed:
             runtime = self._start(self._options or RuntimeOptions())
             taken = next((e for e in self._entries.values() if e.name == name), None)
@@ -165,9 +165,12 @@ class Registry:
                 self._loaded()
             raise
         with self._changed:
-            entry.model = model
-            entry.state = State.STOPPING if self._stopping else State.READY
             self._loaded()
+            if self._stopping:
+                self._remove(entry)
+                raise ClosedError(f"a cleanup began while model {name!r} was loading")
+            entry.model = model
+            entry.state = State.READY
         return entry.handle
 
     def _replace(self, path: str, options: LoadOptions, ticket: Ticket) -> int:
@@ -465,6 +468,13 @@ class Registry:
             memory_owner=tuple(owner for owner, _ in memory),
             memory_bytes=np.array([size for _, size in memory], np.int64),
         )
+
+
+def _folder_name(path: str) -> str:
+    try:
+        return os.path.basename(os.path.realpath(path))  # noqa: PTH119 (resolve fails on loops)
+    except ValueError as error:
+        raise InvalidArgumentError(f"the path is no path: {error}; pass a folder") from None
 
 
 def _task(entry: _Entry) -> Task:

@@ -192,7 +192,7 @@ def _entry_point(function: Function) -> str:
     names = {parameter.name for parameter in function.parameters}
     error = "error" if "error" in names else "NULL"
     outs = [p for p in function.parameters if p.is_out]
-    lines = []
+    lines: list[str] = []
     for out in outs:
         empty = f"*{out.name} = NULL" if out.pointers == 2 else f"{out.name}->id = 0"
         lines += [f"    if ({out.name} != NULL)", f"        {empty};"]

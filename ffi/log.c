@@ -23,7 +23,8 @@ static log_line queue[QUEUE_LINES];
 static size_t first, count;
 static semantic_log_callback callback;
 static void *callback_user;
-static int calling; /* the thread is inside the callback */
+static int calling;       /* the thread is inside the callback */
+static uint64_t finished; /* calls of a callback */
 static int thread_runs;
 static pthread_t thread;
 static _Atomic uint64_t dropped;
@@ -52,6 +53,7 @@ static void *deliver(void *unused) {
         free(line.text);
         pthread_mutex_lock(&lock);
         calling = 0;
+        finished++;
         pthread_cond_broadcast(&changed);
     }
     return NULL;
@@ -76,6 +78,7 @@ static int start_thread(void) {
 
 semantic_status semantic_set_log_callback(semantic_log_callback function, void *user) {
     semantic_status status = SEMANTIC_OK;
+    uint64_t before;
 
     pthread_mutex_lock(&lock);
     if (thread_runs && pthread_equal(pthread_self(), thread)) {
@@ -87,7 +90,8 @@ semantic_status semantic_set_log_callback(semantic_log_callback function, void *
     } else {
         callback = function;
         callback_user = user;
-        while (calling) /* the old function must have returned when we do */
+        before = finished;
+        while (calling && finished == before) /* the old function has returned when we do */
             pthread_cond_wait(&changed, &lock);
     }
     pthread_mutex_unlock(&lock);

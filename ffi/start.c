@@ -136,10 +136,6 @@ void boundary_report_start(const char *text) {
         failure[0] = '\0';
 }
 
-const char *boundary_environment(void) {
-    return environment;
-}
-
 int64_t boundary_resident_before_start(void) {
     return resident_before;
 }
@@ -156,7 +152,27 @@ static int64_t resident_now(void) {
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
+/* An interpreter of another environment has other packages, or none of ours: ask before
+ * any of them is imported. */
+static int require_environment(void) {
+    char running[PATH_MAX];
+    PyGILState_STATE held = PyGILState_Ensure();
+    PyObject *prefix = PySys_GetObject("prefix"); /* borrowed */
+    const char *folder = prefix == NULL ? NULL : PyUnicode_AsUTF8(prefix);
+    int known = folder != NULL && realpath(folder, running) != NULL;
+
+    PyErr_Clear();
+    PyGILState_Release(held);
+    if (known && strcmp(running, environment) == 0)
+        return 0;
+    return fail("this process runs the Python environment %.400s, the library belongs to %.400s; "
+                "use that environment or set LIBSEMANTIC_PYTHON",
+                known ? running : "of an unknown folder", environment);
+}
+
 static int bind_python(void) {
+    if (require_environment() != 0)
+        return -1;
     snprintf(failure, sizeof failure,
              "the start-up code in %.600s could not be run (see stderr); reinstall the environment",
              environment);

@@ -150,7 +150,8 @@ typedef struct semantic_init_options {
     const char *environment;  /* folder of the Python environment; fixed once Python runs */
     int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process */
     int32_t parallel_runs;    /* runs at a time per model; default: the CPUs of the process */
-    int64_t queue_rows;       /* waiting rows per model; default 65,536 */
+    int64_t queue_rows;       /* waiting rows per model (a long text counts once per window);
+                                 default 65,536 */
     int64_t queue_tokens;     /* waiting tokens per model; default 16,777,216 */
     semantic_log_level log_level;
 } semantic_init_options;
@@ -190,7 +191,7 @@ typedef struct semantic_load_options {
     int32_t parallel_runs;        /* default: that of semantic_init */
     int64_t queue_rows;           /* default: that of semantic_init */
     int64_t queue_tokens;         /* default: that of semantic_init */
-    int64_t timeout_ms;           /* 0: none */
+    int64_t timeout_ms;           /* 0: none; looked at between the steps of a load */
 } semantic_load_options;
 
 #define SEMANTIC_LOAD_OPTIONS_INIT                                                                 \

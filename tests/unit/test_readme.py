@@ -1,0 +1,32 @@
+"""The README shows the very files that the tests run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "program", ["examples/first.c", "go_example/cmd/first/main.go", "examples/first.py"]
+)
+def test_program_is_shown_as_it_is(program: str) -> None:
+    block = re.search(rf"\({re.escape(program)}\):\n\n```\w+\n(.*?)```\n", README, re.DOTALL)
+    assert block is not None
+    assert block.group(1) == (ROOT / program).read_text()
+
+
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert "include/semantic.h" in links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_function_is_in_the_table() -> None:
+    header = (ROOT / "include" / "semantic.h").read_text()
+    declared = set(re.findall(r"^SEMANTIC_API .*?(semantic_\w+)\(", header, re.MULTILINE))
+    table = README[README.index("## The API") : README.index("## Models")]
+    assert len(declared) == 20
+    assert declared - set(re.findall(r"`(semantic_\w+)`", table)) == set()
