@@ -9,7 +9,7 @@
 """
 
 import argparse
-import os
+import ctypes
 import statistics
 import subprocess
 import sys
@@ -17,68 +17,80 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import cffi
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
 from libsemantic.engine.artifacts import read_artifact
 from libsemantic.engine.config import Precision, Task, available_cpus
 from libsemantic.engine.graphs import FAMILIES, build_graph
 from libsemantic.engine.memory import resident_bytes
+from libsemantic.engine.registry import REGISTRY
 from libsemantic.engine.weights import read_weights
-from libsemantic.ffi import generate
-from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-WORDS = "the quick brown fox jumps over the lazy dog while rain falls on green hills".split()
+WORDS = "the quick brown fox jumps over the lazy dog while rain falls on green hills".split()  # noqa: SIM905
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "the",
+    "lazy",
+    "dog",
+    "while",
+    "rain",
+    "falls",
+    "on",
+    "green",
+    "hills",
+]
 
-Embed = Callable[[str], NDArray[np.float32]]
+# Embeds one text: the vector, and the seconds it took.
+Embed = Callable[[str], tuple[NDArray[np.float32], float]]
 
 
-def boundary_nanoseconds(calls: int) -> float:
+def compile_c(source: str, target: Path, *flags: str) -> None:
+    """Compile a C file of this folder against the library."""
+    command = ["cc", "-O2", *flags, str(ROOT / "bench" / source), "-o", str(target)]
+    command += ["-I", str(BUILD / "include"), "-L", str(BUILD / "lib"), "-lsemantic"]
+    subprocess.run([*command, f"-Wl,-rpath,{BUILD / 'lib'}"], check=True)
+
+
+def boundary_nanoseconds(folder: Path, calls: int) -> float:
     """Return the median time of an exported call that reaches Python and does nothing there."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "empty_call"
-        command = ["cc", "-O2", str(ROOT / "bench" / "empty_call.c"), "-o", str(program)]
-        command += ["-I", str(BUILD / "include"), "-L", str(BUILD / "lib"), "-lsemantic"]
-        subprocess.run([*command, f"-Wl,-rpath,{BUILD / 'lib'}"], check=True)
-        done = subprocess.run([program, str(calls)], check=True, capture_output=True, text=True)
+    program = folder / "empty_call"
+    compile_c("empty_call.c", program)
+    done = subprocess.run([program, str(calls)], check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 
-def through_library(model: Path) -> Embed:
-    """Open the library in this process and return its embedding of one text."""
-    ffi: Any = cffi.FFI()
-    header = generate.read_header(BUILD / "include" / "semantic.h", os.environ.get("CC", "cc"))
-    ffi.cdef(header.types + "".join(f"{f.declaration};\n" for f in header.functions))
-    library = ffi.dlopen(str(BUILD / "lib" / "libsemantic.so"))
-    error = ffi.new("semantic_error *", {"struct_size": ffi.sizeof("semantic_error")})
-    handle = ffi.new("semantic_model *")
-
-    def check(status: int) -> None:
-        if status:
-            sys.exit(f"error: {ffi.string(error.message).decode()}")
+def through_library(folder: Path, model: Path) -> Embed:
+    """Load the model in this process and return its embedding through the C API."""
+    shim = folder / "embed.so"
+    compile_c("embed.c", shim, "-shared", "-fPIC")
+    timed_embed = ctypes.CDLL(str(shim)).timed_embed
+    timed_embed.restype = ctypes.c_int64
+    timed_embed.argtypes = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
 
     before, started = resident_bytes(), time.perf_counter()
-    check(library.semantic_load_model(str(model).encode(), ffi.NULL, handle, error))
+    handle = REGISTRY.load(str(model))  # the library adopts this interpreter and its registry
     print(
-        f"load {model.name}: {time.perf_counter() - started:.2f} s with the start of the runtime, "
+        f"load {model.name}: {time.perf_counter() - started:.2f} s, "
         f"{(resident_bytes() - before) / 2**20:.0f} MiB resident more"
     )
-    result = ffi.new("semantic_embedding **")
-    texts = ffi.new("semantic_text[1]")
+    vector = np.empty(REGISTRY.info(handle).dimension, np.float32)
 
-    def embed(text: str) -> NDArray[np.float32]:
-        data = ffi.from_buffer(text.encode())
-        texts[0].data, texts[0].length = data, len(data)
-        check(library.semantic_embed(handle[0], texts, 1, ffi.NULL, result, error))
-        values = ffi.buffer(result[0].values, result[0].dimension * 4)
-        vector = np.frombuffer(values, np.float32).copy()
-        library.semantic_free(result[0])
-        return vector
+    def embed(text: str) -> tuple[NDArray[np.float32], float]:
+        data = text.encode()
+        nanoseconds = timed_embed(handle, data, len(data), vector.ctypes.data)
+        if nanoseconds < 0:
+            sys.exit("error: the library could not embed a text; run make test")
+        return vector, nanoseconds / 1e9
 
     return embed
 
@@ -103,7 +115,8 @@ def by_hand(model: Path) -> Embed:
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
-    def embed(text: str) -> NDArray[np.float32]:
+    def embed(text: str) -> tuple[NDArray[np.float32], float]:
+        started = time.perf_counter()
         encoding = tokenizer.encode(text)
         ids = np.array([encoding.ids], np.int64)
         feeds = {
@@ -114,45 +127,39 @@ def by_hand(model: Path) -> Embed:
         hidden = session.run([graph.output], feeds)[0][0]
         vector = hidden.mean(axis=0)
         unit: NDArray[np.float32] = vector / np.linalg.norm(vector)
-        return unit
+        return unit, time.perf_counter() - started
 
     return embed
 
 
-def interleaved(first: Callable[[], object], second: Callable[[], object], rounds: int) -> Any:
-    """Time both in turn, each going first half of the time; return seconds [rounds, 2]."""
-    times = np.empty((rounds, 2))
-    for index in range(rounds):
-        order = ((0, first), (1, second)) if index % 2 else ((1, second), (0, first))
-        for column, call in order:
-            started = time.perf_counter()
-            call()
-            times[index, column] = time.perf_counter() - started
-    return times
+def interleaved(first: Embed, second: Embed, text: str, rounds: int) -> tuple[float, float]:
+    """Embed with both in turn, each going first half of the time; return median seconds."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for index in range(rounds + 10):
+        for column in (0, 1) if index % 2 else (1, 0):
+            times[column].append((first, second)[column](text)[1])
+    return statistics.median(times[0][10:]), statistics.median(times[1][10:])
 
 
 def main() -> None:
     """Print one line per measurement."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=300)
+    parser = argparse.ArgumentParser(description="Measure the library against its own parts.")
+    parser.add_argument("--rounds", type=int, default=300, help="per length, default 300")
     parser.add_argument("--model", type=Path, default=BUILD / "models" / "minilm")
     arguments = parser.parse_args()
     print(f"{available_cpus()} CPUs, onnxruntime {ort.__version__}, one caller, medians")
-    print(f"empty exported call: {boundary_nanoseconds(200_000) / 1000:.2f} µs")
-    library, hand = through_library(arguments.model), by_hand(arguments.model)
-    print(f"{'tokens':>8} {'library ms':>11} {'by hand ms':>11} {'ratio':>6}")
-    for tokens in (8, 32, 128):
-        text = " ".join(WORDS[index % len(WORDS)] for index in range(tokens - 2))
-        difference = float(np.abs(library(text) - hand(text)).max())
-        if difference > 1e-5:
-            sys.exit(f"error: the two differ by {difference}")
-        for _ in range(10):
-            library(text), hand(text)
-        times = interleaved(
-            lambda text=text: library(text), lambda text=text: hand(text), arguments.rounds
-        )
-        ours, theirs = (statistics.median(times[:, column]) * 1e3 for column in (0, 1))
-        print(f"{tokens:>8} {ours:>11.3f} {theirs:>11.3f} {ours / theirs:>6.3f}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        print(f"empty exported call: {boundary_nanoseconds(folder, 200_000) / 1000:.2f} µs")
+        library, hand = through_library(folder, arguments.model), by_hand(arguments.model)
+        print(f"{'tokens':>8} {'library ms':>11} {'by hand ms':>11} {'ratio':>6}")
+        for tokens in (8, 32, 128):
+            text = " ".join(WORDS[index % len(WORDS)] for index in range(tokens - 2))
+            difference = float(np.abs(library(text)[0] - hand(text)[0]).max())
+            if difference > 1e-5:
+                sys.exit(f"error: the two differ by {difference}")
+            ours, theirs = interleaved(library, hand, text, arguments.rounds)
+            print(f"{tokens:>8} {ours * 1e3:>11.3f} {theirs * 1e3:>11.3f} {ours / theirs:>6.3f}")
 
 
 if __name__ == "__main__":

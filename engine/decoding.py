@@ -18,7 +18,6 @@ from .postprocess import (
     aggregate_windows,
     l2_normalize,
     not_finite,
-    pool,
     require_finite,
     sigmoid,
     softmax,
@@ -206,18 +205,19 @@ def decode_embedding(
     return results.Embedding(
         generation=model.generation,
         rows=_rows(rows),
-        values=np.stack(vectors) if vectors else np.empty((0, width), np.float32),
+        values=np.array(vectors, np.float32).reshape(len(rows), width),
     )
 
 
 def _vector(
     model: Model, row: Prepared, outputs: Sequence[Float32], width: int, normalize: bool
 ) -> Float32:
-    parts = [_window_vector(model, output) for output in outputs]
-    vector = parts[0]
-    if len(parts) > 1:
-        vector = weighted_mean(np.stack(parts), row.plan.weights)
-    vector = vector[:width]  # Matryoshka
+    vector = _window_vector(model, outputs[0])
+    if len(outputs) > 1:
+        parts = [vector, *(_window_vector(model, output) for output in outputs[1:])]
+        vector = weighted_mean(np.array(parts), row.plan.weights)
+    if width < len(vector):  # Matryoshka
+        vector = vector[:width]
     if normalize:
         return l2_normalize(vector)
     require_finite(vector)
@@ -226,7 +226,7 @@ def _vector(
 
 def _window_vector(model: Model, output: Float32) -> Float32:
     """Return float32[dimension] of one window, not normalised."""
-    vector = pool(output, model.spec.pooling) if output.ndim == 2 else output
+    vector = output if model.pool is None else model.pool(output)
     for layer in model.dense:
         vector = _apply(layer, vector)
     return vector
@@ -277,16 +277,15 @@ def decode_counts(model: Model, rows: list[Row]) -> results.TokenCounts:
 
 
 def _rows(rows: Sequence[Row]) -> results.Rows:
-    plans = [row.plan if isinstance(row, Prepared) else None for row in rows]
-    errors = [row if isinstance(row, SemanticError) else None for row in rows]
-    return results.Rows(
-        token_count=tuple(plan.token_count if plan else 0 for plan in plans),
-        scored_token_count=tuple(plan.scored_token_count if plan else 0 for plan in plans),
-        truncated=tuple(int(plan.truncated) if plan else 0 for plan in plans),
-        window_count=tuple(len(plan.windows) if plan else 0 for plan in plans),
-        status=tuple(0 if error is None else int(error.status) for error in errors),
-        errors=tuple(errors),
-    )
+    facts: list[tuple[int, int, int, int, int, SemanticError | None]] = []
+    for row in rows:
+        if isinstance(row, Prepared):
+            plan = row.plan
+            tokens, scored = plan.token_count, plan.scored_token_count
+            facts.append((tokens, scored, int(scored < tokens), len(plan.windows), 0, None))
+        else:
+            facts.append((0, 0, 0, 0, int(row.status), row))
+    return results.Rows(*zip(*facts, strict=True)) if facts else results.Rows(*[()] * 6)
 
 
 def _join(arrays: Sequence[NDArray[Scalar]], dtype: type[Scalar]) -> NDArray[Scalar]:

@@ -21,7 +21,7 @@ from .config import (
 from .entities import LabelScheme, label_scheme
 from .errors import BadArtifactError, InvalidArgumentError, SemanticError, UnsupportedError
 from .memory import resident_bytes
-from .postprocess import require_finite
+from .postprocess import Pool, pooling, require_finite
 from .results import Float32, ModelInfo
 from .session import OrtModel, Session, resolve_device
 from .ticket import Ticket
@@ -53,6 +53,7 @@ class Model:
     tokenizer: Tokenizer
     batcher: Batcher
     scheme: LabelScheme | None
+    pool: Pool | None
     dense: tuple[DenseLayer, ...]
     info: ModelInfo
     tokenizer_bytes: int
@@ -153,6 +154,7 @@ def load_model(
         tokenizer=tokenizer,
         batcher=Batcher(session.run, limits, watchdog),
         scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
+        pool=pooling(spec.pooling) if spec.pooling else None,
         dense=dense,
         info=info,
         tokenizer_bytes=tokenizer_bytes,

@@ -15,7 +15,7 @@ from .errors import BadArtifactError, UnsupportedError
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
-_Pool = Callable[[FloatArray], FloatArray]
+Pool = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,13 +63,12 @@ def sigmoid(logits: FloatArray) -> FloatArray:
     return result
 
 
-def pool(hidden: FloatArray, modes: Sequence[str]) -> FloatArray:
-    """Pool the token vectors of one text, as sentence-transformers' ``1_Pooling`` does.
+def pooling(modes: Sequence[str]) -> Pool:
+    """Return the function that pools the token vectors of one text.
 
-    ``hidden`` is float32[tokens, width] without padding, ``modes`` the ``POOLING_MODES`` that
-    are on. Several are joined in the table's order. Return float32[width × modes].
-
-    Raise UnsupportedError for an unknown mode or none.
+    It is that of sentence-transformers' ``1_Pooling`` with the ``POOLING_MODES`` that are on:
+    float32[tokens, width] without padding to float32[width × modes], several joined in the
+    table's order. Raise UnsupportedError for an unknown mode or none.
     """
     unknown = [mode for mode in modes if mode not in _POOLINGS]
     if unknown or not modes:
@@ -77,9 +76,10 @@ def pool(hidden: FloatArray, modes: Sequence[str]) -> FloatArray:
             f"pooling {', '.join(unknown) or 'without a mode'} is unknown; "
             f"1_Pooling/config.json may set {', '.join(POOLING_MODES)}"
         )
-    if len(modes) == 1:
-        return _POOLINGS[modes[0]](hidden)
-    return np.concatenate([run(hidden) for mode, run in _POOLINGS.items() if mode in modes])
+    chosen = [run for mode, run in _POOLINGS.items() if mode in modes]
+    if len(chosen) == 1:
+        return chosen[0]
+    return lambda hidden: np.concatenate([run(hidden) for run in chosen])
 
 
 def l2_normalize(vector: FloatArray) -> FloatArray:
@@ -134,7 +134,7 @@ def _weighted_mean(hidden: FloatArray) -> FloatArray:
 
 
 # Keys of 1_Pooling/config.json, in the order in which sentence-transformers joins them.
-_POOLINGS: dict[str, _Pool] = {
+_POOLINGS: dict[str, Pool] = {
     "pooling_mode_cls_token": lambda hidden: hidden[0],
     "pooling_mode_max_tokens": lambda hidden: hidden.max(axis=0),
     "pooling_mode_mean_tokens": lambda hidden: _sum(hidden) / np.float32(len(hidden)),

@@ -22,6 +22,8 @@ Span = tuple[int, int]
 
 # Ids no vocabulary reaches: they stand for the first and second text when a template is read.
 _FIRST_PROBE, _SECOND_PROBE = 2**32 - 1, 2**32 - 2
+# Such a text holds the interpreter lock for less than a millisecond.
+_SHORT_CHARACTERS = 1024
 _PAD_TOKENS = ("[PAD]", "<pad>")
 
 
@@ -154,10 +156,14 @@ class Tokenizer:
     def _run(
         self, inputs: Sequence[str] | Sequence[str | tuple[str, str]], offsets: bool
     ) -> list[tokenizers.Encoding]:
-        # Both batch calls release the interpreter lock; ``encode`` holds it. The fast one leaves
-        # every offset (0, 0) and is else equal.
+        # Both batch calls release the interpreter lock and hand over to other threads; ``encode``
+        # holds it, which is cheaper for one short text. The fast one leaves every offset (0, 0)
+        # and is else equal.
         backend = self.backend
         try:
+            text = inputs[0] if len(inputs) == 1 else None
+            if isinstance(text, str) and len(text) <= _SHORT_CHARACTERS:
+                return [backend.encode(text)]
             return backend.encode_batch(inputs) if offsets else backend.encode_batch_fast(inputs)
         except BaseException as error:
             if not _is_library_fault(error):

@@ -7,13 +7,13 @@ needs no code here.
 
 import ctypes
 import struct
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
 from libsemantic.engine.config import MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions
 from libsemantic.engine.errors import InvalidArgumentError, OutOfMemoryError
@@ -67,7 +67,10 @@ def decode_texts(ffi: FFI, texts: CData, count: int) -> list[Any]:
         text = texts[index]
         length = text.length
         if text.data:
-            rows.append(ffi.buffer(text.data, length))
+            try:
+                rows.append(ffi.buffer(text.data, length))
+            except OverflowError:  # no such memory: its row fails by its length, unread
+                rows.append(ffi.buffer(text.data, sys.maxsize))
         else:
             rows.append(b"" if length == 0 else None)
     return rows
@@ -230,8 +233,10 @@ class _Block:
         if isinstance(content, tuple):
             packed = struct.pack(f"{len(content)}{code}", *content)
             return self._add(packed, len(packed))
-        array: NDArray[np.generic] = np.ascontiguousarray(content, dtype)
-        return self._add(array.reshape(-1).view(np.uint8).data, array.nbytes)
+        if content.dtype != dtype or not content.flags.c_contiguous:
+            content = np.ascontiguousarray(content, dtype)
+        data = content.data.cast("B")
+        return self._add(data, len(data))
 
     def _add_texts(self, texts: Sequence[str]) -> int:
         encoded = [text.encode() for text in texts]

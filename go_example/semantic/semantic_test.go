@@ -397,25 +397,57 @@ func TestDeadlineAndCancellationStopRunningWork(t *testing.T) {
 			if (got != nil) != errors.Is(err, ErrPartial) {
 				t.Errorf("result %v beside %v", got != nil, err)
 			}
-			if got != nil { // the rows that were done are good, the others are marked
-				done := 0
-				for _, row := range got.Rows {
-					if row.Err == nil && row.LabelIndex >= 0 {
-						done++
-					} else if row.LabelIndex != -1 || !errors.Is(row.Err, test.want) {
-						t.Fatalf("a row with %+v", row)
-					}
-				}
-				if done == 0 || done == len(texts) {
-					t.Errorf("%d rows of %d are done", done, len(texts))
-				}
-			}
 		})
 	}
 	wantStatus(t, rt.Cancel(42), ErrNotFound)
 	if _, err := model.Classify(context.Background(), []string{"a"}, RunOptions{}); err != nil {
 		t.Fatalf("the model does not work on: %v", err)
 	}
+}
+
+func TestCancellationKeepsTheRowsThatWereDone(t *testing.T) {
+	rt := open(t, Options{})
+	model := load(t, rt, "bert-seq", LoadOptions{})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		waitForRuns(t, rt, model)
+		cancel()
+	}()
+	texts := slowTexts()[:10_000]
+	got, err := model.Classify(ctx, texts, RunOptions{})
+	wantStatus(t, err, ErrPartial)
+	if !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	done := 0
+	for _, row := range got.Rows {
+		if row.Err == nil && row.LabelIndex >= 0 && row.Score > 0 {
+			done++
+		} else if row.LabelIndex != -1 || !errors.Is(row.Err, context.Canceled) {
+			t.Fatalf("a row with %+v", row)
+		}
+	}
+	if len(got.Rows) != len(texts) || done == 0 || done == len(texts) {
+		t.Errorf("%d rows of %d are done", done, len(got.Rows))
+	}
+}
+
+// waitForRuns returns when a call has run the model a few times.
+func waitForRuns(t *testing.T, rt *Runtime, model *Model) {
+	t.Helper()
+	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(time.Millisecond) {
+		stats, err := rt.Stats()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for _, call := range stats.Calls {
+			if call.ModelID == model.ID() && call.Batches >= 3 {
+				return
+			}
+		}
+	}
+	t.Error("the model does not run")
 }
 
 func TestCallsBeyondMaxCallsWaitInGo(t *testing.T) {
@@ -555,26 +587,10 @@ func TestShutdownGivesUpAndGoesOn(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := model.Classify(ctx, slowTexts(), RunOptions{CancelKey: 1})
+		_, err := model.Classify(ctx, slowTexts()[:10_000], RunOptions{})
 		done <- err
 	}()
-	inFlight := func() uint64 {
-		stats, err := rt.Stats()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, call := range stats.Calls {
-			if call.ModelID == model.ID() {
-				return call.InFlight
-			}
-		}
-		return 0
-	}
-	for begin := time.Now(); inFlight() == 0; time.Sleep(time.Millisecond) {
-		if time.Since(begin) > 20*time.Second {
-			t.Fatal("the call does not begin")
-		}
-	}
+	waitForRuns(t, rt, model)
 	short, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer stop()
 	if err := model.Shutdown(short); !errors.Is(err, context.DeadlineExceeded) {

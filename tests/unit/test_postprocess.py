@@ -14,7 +14,7 @@ from libsemantic.engine.postprocess import (
     FloatArray,
     aggregate_windows,
     l2_normalize,
-    pool,
+    pooling,
     require_finite,
     sigmoid,
     softmax,
@@ -101,7 +101,7 @@ HIDDEN = hnp.arrays(
 
 @given(HIDDEN, st.sets(st.sampled_from(POOLING_MODES), min_size=1))
 def test_pooling(hidden: FloatArray, modes: set[str]) -> None:
-    found = pool(hidden, sorted(modes))
+    found = pooling(sorted(modes))(hidden)
     assert found.dtype == np.float32
     wanted: list[float] = []
     # The order in which sentence-transformers joins what is on.
@@ -119,11 +119,10 @@ def test_pooling(hidden: FloatArray, modes: set[str]) -> None:
 
 
 def test_pooling_refusals() -> None:
-    hidden = np.zeros((2, 1), np.float32)
     with pytest.raises(UnsupportedError, match="pooling pooling_mode_sum is unknown"):
-        pool(hidden, ["pooling_mode_sum"])
+        pooling(["pooling_mode_sum"])
     with pytest.raises(UnsupportedError, match="without a mode"):
-        pool(hidden, [])
+        pooling([])
 
 
 @pytest.mark.parametrize(

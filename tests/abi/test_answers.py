@@ -1,0 +1,355 @@
+"""Answers through C: equal to the references, and to what the engine says."""
+
+import json
+from typing import TypedDict
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from libsemantic.engine.config import LongText, Output, RunOptions, Shorten
+from libsemantic.engine.errors import Status
+from libsemantic.engine.registry import REGISTRY
+from libsemantic.ffi.codecs import CData
+
+from .binding import FUNCTIONS, GOOD, MODEL_OF, MODELS, Library
+from .harness import Models
+
+TOLERANCE = 1e-4
+SENTENCE = "Zoë and café wrote to jane.roe@example.org 😀".encode()
+ROW_CALLS = [
+    name for name, f in FUNCTIONS.items() if any(p.name == "options" for p in f.parameters[3:])
+]
+
+
+class Case(TypedDict, total=False):
+    text: str
+    text_pair: str
+    input_ids: list[int]
+    token_count: int
+    scored_token_count: int
+    offsets_chars: list[list[int]]
+    logits: list[float]
+    embedding: list[float]
+
+
+class TokenCase(TypedDict):
+    text: str
+    offsets_chars: list[list[int]]
+    logits: list[list[float]]
+
+
+def cases_of(folder: str) -> list[Case]:
+    """Return all reference cases: short ones, odd ones, and texts around the limit, cut there."""
+    cases: list[Case] = []
+    for name in ("expected.json", "expected_more.json"):
+        cases += json.loads((MODELS / folder / name).read_text())["cases"]
+    assert len(cases) == 21
+    return cases
+
+
+def answer(
+    library: Library, models: Models, name: str, folder: str, **values: object
+) -> dict[str, CData]:
+    """Call with all texts of a golden model, CUT (for pairs: the first text), and other options."""
+    cases = cases_of(folder)
+    arguments = models.arguments(name) | {"model": library.handle(models[folder]), "n": len(cases)}
+    texts = library.texts(*(case["text"].encode() for case in cases))
+    others = library.texts(*(case.get("text_pair", "").encode() for case in cases))
+    for parameter in ("texts", "left"):
+        arguments[parameter] = texts
+    arguments["right"] = others
+    values = {"long_text": int(LongText.CUT)} | values
+    arguments["options"] = library.options("semantic_run_options", values)
+    result = library.result_of(name, arguments)
+    rows = result["rows"]
+    expected = [case.get("token_count") or len(case["input_ids"]) for case in cases]
+    assert rows["token_count"].tolist() == expected
+    assert rows["scored_token_count"].tolist() == [min(128, count) for count in expected]
+    assert rows["truncated"].tolist() == [int(count > 128) for count in expected]
+    assert sum(rows["truncated"]) >= 2
+    assert rows["status"].tolist() == [0] * len(cases)
+    assert rows["message"] == ("",) * len(cases)
+    return result
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    shares: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
+    return shares
+
+
+def test_classify_equals_the_reference(library: Library, models: Models) -> None:
+    result = answer(library, models, "semantic_classify", "bert-seq")
+    logits = np.array([case["logits"] for case in cases_of("bert-seq")])
+    expected = softmax(logits)
+    assert result["label_count"] == 7
+    assert result["labels"][3] == "computer science"
+    np.testing.assert_allclose(result["logits"], logits, atol=TOLERANCE)
+    np.testing.assert_allclose(result["probabilities"], expected, atol=TOLERANCE)
+    np.testing.assert_array_equal(result["label_index"], logits.argmax(1))
+    np.testing.assert_allclose(result["score"], expected.max(1), atol=TOLERANCE)
+    np.testing.assert_array_equal(result["selected"], expected >= 0.5)
+    np.testing.assert_array_equal(result["class_max"], result["probabilities"])
+    assert result["multi_label"] == 0
+    assert len(set(result["label_index"].tolist())) > 2
+
+
+def test_classify_pairs_equals_the_reference(library: Library, models: Models) -> None:
+    result = answer(
+        library,
+        models,
+        "semantic_classify_pairs",
+        "bert-reranker",
+        shorten=int(Shorten.FIRST),
+    )
+    logits = np.array([case["logits"] for case in cases_of("bert-reranker")])
+    np.testing.assert_allclose(result["logits"], logits, atol=TOLERANCE)
+    np.testing.assert_allclose(result["score"], 1 / (1 + np.exp(-logits[:, 0])), atol=TOLERANCE)
+    assert result["label_index"].tolist() == [0] * len(logits)
+
+
+def test_classify_tokens_equals_the_reference(library: Library, models: Models) -> None:
+    result = answer(
+        library, models, "semantic_classify_tokens", "bert-token", output=int(Output.TOKENS)
+    )
+    assert result["labels"][:3] == ("O", "B-EMAIL", "I-EMAIL")
+    cases: list[TokenCase] = json.loads(json.dumps(cases_of("bert-token")))
+    assert len(cases) == 21
+    for row, case in enumerate(cases):
+        items = slice(result["row_start"][row], result["row_start"][row + 1])
+        # The special tokens at both ends are no part of the text.
+        expected = softmax(np.array(case["logits"]))[1:-1]
+        text = case["text"]
+        offsets = [
+            [len(text[:start].encode()), len(text[:end].encode())]
+            for start, end in case["offsets_chars"][1:-1]
+        ]
+        assert np.stack([result["start"][items], result["end"][items]], 1).tolist() == offsets
+        np.testing.assert_allclose(result["probabilities"][items], expected, atol=TOLERANCE)
+        np.testing.assert_array_equal(result["label_index"][items], expected.argmax(1))
+        assert set(result["row"][items].tolist()) <= {row}
+
+
+# By the merge rule of the header from the reference logits, worked out by hand: label, bytes.
+ENTITIES = {
+    "My email is jane.roe@example.org and I live in Zürich": [
+        ("PERSON", 0, 4),
+        ("EMAIL", 4, 5),
+        ("PERSON", 5, 8),
+        ("EMAIL", 9, 11),
+        ("PERSON", 12, 16),
+        ("EMAIL", 16, 17),
+        ("PERSON", 17, 28),
+        ("EMAIL", 28, 29),
+        ("PERSON", 29, 43),
+        ("EMAIL", 47, 54),
+    ],
+    "El murciélago hindú comía feliz cardillo": [
+        ("EMAIL", 0, 14),
+        ("PERSON", 15, 21),
+        ("EMAIL", 22, 28),
+        ("EMAIL", 29, 34),
+        ("PERSON", 35, 43),
+    ],
+}
+
+
+def test_entities_are_byte_ranges_of_the_callers_text(library: Library, models: Models) -> None:
+    arguments = models.arguments("semantic_classify_tokens") | {"n": len(ENTITIES)}
+    arguments["texts"] = library.texts(*(text.encode() for text in ENTITIES))
+    result = library.result_of("semantic_classify_tokens", arguments)
+    assert result["labels"] == ("EMAIL", "PERSON", "LOCATION")
+    found = [
+        (result["labels"][label], start, end)
+        for label, start, end in zip(
+            result["label_index"], result["start"], result["end"], strict=True
+        )
+    ]
+    assert found == [entity for entities in ENTITIES.values() for entity in entities]
+    assert result["row_start"].tolist() == [0, 10, 15]
+    assert result["row"].tolist() == [0] * 10 + [1] * 5
+    assert result["probabilities"] is None
+    # The mean over both tokens of the probabilities of B- and I- together.
+    np.testing.assert_allclose(result["score"][0], 0.90895, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("folder", ["bert-embed-mean", "bert-embed-cls"])
+def test_embed_equals_the_reference(library: Library, models: Models, folder: str) -> None:
+    result = answer(library, models, "semantic_embed", folder)
+    expected = np.array([case["embedding"] for case in cases_of(folder)])
+    assert result["dimension"] == expected.shape[1] == 64
+    np.testing.assert_allclose(result["values"], expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("folder", ["bert-seq", "bert-token", "bert-embed-cls"])
+def test_count_tokens_equals_the_reference(library: Library, models: Models, folder: str) -> None:
+    result = answer(library, models, "semantic_count_tokens", folder)
+    rows = result["rows"]
+    assert result["window_tokens"].tolist() == rows["scored_token_count"].tolist()
+    assert result["row_start"].tolist() == list(range(22))
+    windows = answer(
+        library, models, "semantic_count_tokens", folder, long_text=int(LongText.CUT)
+    )
+    np.testing.assert_array_equal(windows["window_end"], result["window_end"])
+
+
+def test_windows_of_a_long_text(library: Library, models: Models) -> None:
+    text = b"math " * 300
+    arguments = models.arguments("semantic_count_tokens") | {"texts": library.texts(text)}
+    arguments["options"] = library.options(
+        "semantic_run_options", {"long_text": int(LongText.WINDOWS), "window_overlap": 26}
+    )
+    result = library.result_of("semantic_count_tokens", arguments)
+    # 300 tokens, 126 fit beside the special ones, each window starts 100 after the one before.
+    assert result["window_tokens"].tolist() == [128, 128, 102]
+    assert result["window_start"].tolist() == [0, 500, 1000]
+    assert result["window_end"].tolist() == [629, 1129, 1500]
+    assert result["rows"]["token_count"].tolist() == [302]
+    assert result["rows"]["scored_token_count"].tolist() == [302]
+    assert result["rows"]["window_count"].tolist() == [3]
+
+
+def same(through_c: dict[str, CData], python: object) -> None:
+    """Require that a result read from C equals the engine's, field by field."""
+    for field, value in through_c.items():
+        expected = getattr(python, field)
+        if isinstance(value, dict):
+            same(value, expected)
+        elif isinstance(value, np.ndarray):
+            expected = np.asarray(expected)
+            assert value.shape == expected.shape, field
+            np.testing.assert_array_equal(value, expected.astype(value.dtype), err_msg=field)
+        else:
+            assert value == expected, field
+
+
+@pytest.mark.parametrize("name", ROW_CALLS)
+def test_every_field_of_a_result_arrives(library: Library, models: Models, name: str) -> None:
+    """All fields, with failed rows and windows among them, are those of the engine's answer."""
+    rows: list[bytes | None] = [SENTENCE, b"\xff", None, b"", b"a \0 b", b"math word " * 200]
+    arguments = models.arguments(name) | {"n": len(rows)}
+    others = [b"a router", b"two", b"", b"x", b"and \xe9", b"taxes"]
+    texts = library.texts(*((None, 3) if row is None else row for row in rows))
+    for parameter in ("texts", "left", "context"):
+        arguments[parameter] = texts
+    for parameter in ("right", "answer"):
+        arguments[parameter] = library.texts(*others)
+    pairs = "pairs" in name
+    options = RunOptions(
+        long_text=LongText.WINDOWS, shorten=Shorten.FIRST if pairs else Shorten.AUTO
+    )
+    arguments["options"] = library.options(
+        "semantic_run_options",
+        {"long_text": int(options.long_text), "shorten": int(options.shorten)},
+    )
+    assert library.call(name, arguments) == Status.PARTIAL
+    result = library.take(library.out(name, arguments))
+
+    call = getattr(REGISTRY, name.removeprefix("semantic_"))
+    same(result, call(arguments["model"].id, rows, *([others] if pairs else []), options))
+    failed = {1: "not UTF-8 at byte 0", 2: "NULL but has a length"}
+    if pairs:
+        failed[4] = "not UTF-8 at byte 4"
+    for row in range(len(rows)):
+        good = row not in failed
+        assert result["rows"]["status"][row] == (Status.OK if good else Status.INVALID_ARGUMENT)
+        assert failed.get(row, "") in result["rows"]["message"][row]
+        assert bool(result["rows"]["message"][row]) != good
+        assert (result["rows"]["token_count"][row] > 0) == good
+        for field in ("score", "probabilities", "logits", "class_max", "values"):
+            if field in result and "row_start" not in result:
+                assert np.isnan(result[field][row]).all() != good
+        if "label_index" in result and "row_start" not in result:
+            assert (result["label_index"][row] == -1) != good
+    error = arguments["error"]
+    assert error.status == Status.PARTIAL
+    assert error.input_index == 1
+    assert library.message(error) == result["rows"]["message"][1]
+    assert result["rows"]["window_count"][5] > 1
+
+
+@pytest.mark.parametrize("name", ROW_CALLS)
+def test_when_every_row_fails_there_is_no_result(
+    library: Library, models: Models, name: str
+) -> None:
+    arguments = models.arguments(name) | {"n": 2}
+    bad = library.texts(b"ok \xf0\x9f", b"\xff")
+    arguments |= dict.fromkeys(("texts", "left", "context", "right", "answer"), bad)
+    assert library.call(name, arguments) == Status.INVALID_ARGUMENT
+    assert library.out(name, arguments) == library.ffi.NULL
+    assert arguments["error"].status == Status.INVALID_ARGUMENT
+    assert arguments["error"].input_index == 0
+    assert "not UTF-8 at byte 3" in library.message(arguments["error"])
+
+
+@pytest.mark.parametrize("name", ROW_CALLS)
+@pytest.mark.parametrize("length", [1 << 20 | 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_length_beyond_all_sense_fails_its_row_unread(
+    library: Library, models: Models, name: str, length: int
+) -> None:
+    arguments = models.arguments(name) | {"n": 2}
+    texts = library.texts(b"fine", (b"short", length))
+    arguments |= dict.fromkeys(("texts", "left", "context", "right", "answer"), texts)
+    assert library.call(name, arguments) == Status.PARTIAL
+    result = library.take(library.out(name, arguments))
+    assert result["rows"]["status"].tolist() == [Status.OK, Status.TOO_LONG]
+    assert "max_text_bytes is 1048576" in result["rows"]["message"][1]
+
+
+def test_nul_is_a_character_like_any_other(library: Library, models: Models) -> None:
+    text = "math \0 jane@example.org"
+    arguments = models.arguments("semantic_classify") | {"n": 2}
+    arguments["texts"] = library.texts(text.encode(), text.split("\0")[0].encode())
+    result = library.result_of("semantic_classify", arguments)
+    counts = result["rows"]["token_count"].tolist()
+    assert counts[0] > counts[1] + 3  # what follows the NUL was read
+
+
+def test_an_empty_text_may_be_null(library: Library, models: Models) -> None:
+    arguments = models.arguments("semantic_embed") | {"n": 2}
+    arguments["texts"] = library.texts((None, 0), b"")
+    result = library.result_of("semantic_embed", arguments)
+    np.testing.assert_array_equal(result["values"][0], result["values"][1])
+    expected = next(case for case in cases_of("bert-embed-mean") if case["text"] == "")
+    np.testing.assert_allclose(result["values"][0], expected["embedding"], atol=TOLERANCE)
+
+
+def test_token_pairs_label_the_second_text(library: Library, models: Models) -> None:
+    arguments = models.arguments("semantic_classify_token_pairs")
+    answer_text = "Zoë wrote é".encode()
+    arguments["context"] = library.texts(b"contracts and taxes " * 3)
+    arguments["answer"] = library.texts(answer_text)
+    arguments["options"] = library.options("semantic_run_options", {"output": int(Output.TOKENS)})
+    result = library.result_of("semantic_classify_token_pairs", arguments)
+    pieces = [
+        answer_text[start:end].decode()
+        for start, end in zip(result["start"], result["end"], strict=True)
+    ]
+    assert "".join(pieces) == "Zoëwroteé"
+    assert result["end"].max() == len(answer_text)
+
+
+def test_info_list_and_statistics_arrive(library: Library, models: Models) -> None:
+    for folder in ("bert-seq", "bert-token", "bert-embed-mean"):
+        arguments = models.arguments("semantic_get_model_info")
+        arguments["model"] = library.handle(models[folder])
+        info = library.result_of("semantic_get_model_info", arguments)
+        same(info, REGISTRY.info(models[folder]))
+        assert info["name"] == f"golden {folder}"
+        assert info["family"] == "bert"
+        assert info["source"] == "safetensors"
+        assert json.loads(info["json"])["labels"] == list(info["labels"])
+    same(
+        library.result_of("semantic_list_models", models.arguments("semantic_list_models")),
+        REGISTRY.list_models(),
+    )
+    library.result_of("semantic_classify", models.arguments("semantic_classify"))
+    stats = library.result_of("semantic_get_stats", models.arguments("semantic_get_stats"))
+    assert stats.pop("results_unfreed") == 0
+    assert stats.pop("results_unfreed_bytes") == 0
+    stats.pop("log_dropped")
+    same(stats, REGISTRY.stats())
+    assert stats["models_ready"] == 3
+    assert stats["running"] == 1
+    assert GOOD.keys() >= MODEL_OF.keys()
