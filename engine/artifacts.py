@@ -7,41 +7,24 @@ Only safetensors and ONNX files are read; weights themselves stay closed.
 
 import errno
 import os
-import platform
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from .config import Precision, Task
+from .descriptions import Description, file_size, list_names, read_description
 from .errors import (
     BadArtifactError,
     InvalidArgumentError,
     NotFoundError,
-    SemanticError,
     UnsupportedError,
 )
-from .labels import (
-    Description,
-    Labels,
-    file_size,
-    list_names,
-    read_description,
-    read_labels,
-    stays_inside,
-)
-from .onnx_file import (
-    POOLED_OUTPUT,
-    OnnxFile,
-    OnnxOutput,
-    inspect_onnx,
-    named_task,
-    select_output,
-)
+from .labels import Labels, read_labels
+from .onnx_file import OnnxFile, OnnxOutput
+from .onnx_outputs import POOLED_OUTPUT, named_task, select_output
 from .sentence_transformers import (
     NO_HEAD,
-    PICKLE_REMEDY,
     Dense,
     EmbeddingHead,
     has_pooling,
@@ -50,7 +33,7 @@ from .sentence_transformers import (
     read_transformer_options,
     transformer_folder,
 )
-from .weights import INDEX_FILE, SINGLE_FILE
+from .weight_files import LAYOUT, choose_weights
 
 _TASK_OF_SUFFIX = {
     "ForSequenceClassification": Task.SEQUENCE_CLASSIFICATION,
@@ -71,29 +54,6 @@ _OFFSET_POSITIONS = {"camembert", "data2vec-text", "ibert", "longformer", "mpnet
     "xlm-roberta-xl",
 }
 _PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
-_PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
-_STORED = (SINGLE_FILE, INDEX_FILE)
-_DEFAULT_ONNX = "model.onnx"
-_FOREIGN_NAMES = {"x86_64": "arm64", "aarch64": "avx"}  # int8 files tuned for other processors
-_ONNX_DTYPES = {
-    Precision.FP32: "fp32",
-    Precision.FP16: "fp16",
-    Precision.BF16: "bf16",
-    Precision.INT8: "int8",
-}
-_ONNX_NAMES = {  # by convention of the exporters, best first
-    Precision.FP32: (_DEFAULT_ONNX,),
-    Precision.FP16: ("model_fp16.onnx",),
-    Precision.BF16: ("model_bf16.onnx",),
-    Precision.INT8: (
-        "model_int8.onnx",
-        "model_quantized.onnx",
-        "model_uint8.onnx",
-        "model_qint8*.onnx",
-        "model_quint8*.onnx",
-    ),
-}
-_LAYOUT = f"config.json, tokenizer.json and {SINGLE_FILE} or an ONNX file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +110,6 @@ class ModelSpec:
         return self.weights_path if self.source == "onnx" else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """The weight file that was chosen, and all files that belong to it."""
-
-    source: Literal["safetensors", "onnx"]
-    path: Path
-    onnx: OnnxFile | None
-    files: tuple[Path, ...]
-    warnings: tuple[str, ...] = ()
-
-
 def read_artifact(
     path: str, *, task: Task, precision: Precision, families: Collection[str]
 ) -> ModelSpec:
@@ -181,7 +130,7 @@ def read_artifact(
                 f"{model_folder} is a LoRA adapter, which is not supported yet; merge it into its "
                 "base model and load that"
             )
-        raise NotFoundError(f"{model_folder} has no config.json; a model folder needs {_LAYOUT}")
+        raise NotFoundError(f"{model_folder} has no config.json; a model folder needs {LAYOUT}")
     tokenizer_path = model_folder / "tokenizer.json"
     if file_size(tokenizer_path) is None:
         raise NotFoundError(
@@ -189,7 +138,7 @@ def read_artifact(
             "fast one and write it with tokenizer.save_pretrained"
         )
     family = config.get("model_type", str) or ""
-    weights = _choose_weights(model_folder, config, family, families, precision)
+    weights = choose_weights(model_folder, config, family, families, precision)
     architecture = _architecture(config)
     task = _decide_task(config, task, architecture, has_pooling(folder, modules), weights.onnx)
     labels: Labels | None = None
@@ -262,130 +211,9 @@ def _resolve(path: str) -> Path:
             raise InvalidArgumentError(message) from error
         raise NotFoundError(message) from error
     if folder is None or not folder.is_dir():
-        raise InvalidArgumentError(f"{path!r} is not a folder; give the one that holds {_LAYOUT}")
+        raise InvalidArgumentError(f"{path!r} is not a folder; give the one that holds {LAYOUT}")
     list_names(folder)
     return folder
-
-
-def _choose_weights(
-    folder: Path, config: Description, family: str, families: Collection[str], precision: Precision
-) -> _Weights:
-    """Choose safetensors where a graph can be built from them, else an ONNX file.
-
-    INT8 and FP16 prefer a ready ONNX file of that precision to building.
-    """
-    stored = next((name for name in _STORED if file_size(folder / name) is not None), None)
-    buildable = stored is not None and family in families
-    if stored is None or not buildable or precision in (Precision.FP16, Precision.INT8):
-        names = _onnx_names(folder)
-        if names and precision is Precision.AUTO:
-            return _default_onnx(folder, names)
-        if names:
-            file, found = _find_onnx(folder, names, precision)
-            if file is not None:
-                return _onnx_weights(file)
-            if not buildable:
-                raise UnsupportedError(
-                    f"{folder} has no ONNX file of precision {_ONNX_DTYPES[precision]}; it has "
-                    f"{found}; ask for one of these, or for none"
-                )
-    if stored is not None and buildable:
-        return _Weights("safetensors", folder / stored, None, _safetensors_files(folder / stored))
-    if stored is not None and family:
-        raise UnsupportedError(
-            f"{folder}: model_type {family!r} cannot be built from {stored}; known are "
-            f"{', '.join(sorted(families))}; for others put an ONNX file there"
-        )
-    if stored is not None:
-        raise BadArtifactError(f"{config.path}: 'model_type' is missing; {stored} needs it")
-    names = list_names(folder)
-    if pickles := [name for name in names if any(fnmatchcase(name, kind) for kind in _PICKLES)]:
-        raise BadArtifactError(
-            f"{folder} has its weights only as a pickle ({pickles[0]}), which can run code; load "
-            f"the model and {PICKLE_REMEDY}"
-        )
-    raise NotFoundError(
-        f"{folder} has no weights; looked for {', '.join(_STORED)}, *.onnx and onnx/*.onnx"
-    )
-
-
-def _safetensors_files(path: Path) -> tuple[Path, ...]:
-    """Return the weight file, or the index and the shards that it names."""
-    if path.name == SINGLE_FILE:
-        return (path,)
-    index = read_description(path)
-    shards = {} if index is None else index.get("weight_map", dict) or {}
-    names = [name for name in shards.values() if isinstance(name, str) and stays_inside(name)]
-    if not names or len(names) < len(shards):
-        raise BadArtifactError(
-            f"{path}: 'weight_map' must map weights to files beside it; fetch it again"
-        )
-    files = [path.parent / name for name in sorted(set(names))]
-    for file in files:
-        if file_size(file) is None:
-            raise NotFoundError(f"{file} is missing, {path.name} lists it; fetch it too")
-    return (path, *files)
-
-
-def _onnx_names(folder: Path) -> list[str]:
-    """List the ONNX files of a folder and of its ``onnx/``; those for other processors last."""
-    names = [name for name in list_names(folder) if name.endswith(".onnx")]
-    names += [f"onnx/{name}" for name in list_names(folder / "onnx") if name.endswith(".onnx")]
-    foreign = _FOREIGN_NAMES.get(platform.machine())
-    return sorted(names, key=lambda name: foreign is not None and foreign in name)
-
-
-def _default_onnx(folder: Path, names: list[str]) -> _Weights:
-    """Take the only ONNX file, else the one with the default name."""
-    defaults = [name for name in names if PurePosixPath(name).name == _DEFAULT_ONNX]
-    if len(names) > 1 and not defaults:
-        raise BadArtifactError(
-            f"{folder} has several ONNX files and none is {_DEFAULT_ONNX}: {', '.join(names)}; "
-            "ask for a precision or leave one"
-        )
-    weights = _onnx_weights(inspect_onnx(folder / (defaults or names)[0]))
-    if len(defaults) > 1:
-        return replace(weights, warnings=(f"{defaults[0]} is used, {defaults[1]} is not",))
-    return weights
-
-
-def _find_onnx(folder: Path, names: list[str], precision: Precision) -> tuple[OnnxFile | None, str]:
-    """Return the ONNX file whose graph really has ``precision``, and what all files have.
-
-    Files that the exporters name so are looked at first; among others only one may fit.
-    """
-    wanted = _ONNX_DTYPES[precision]
-    named = [
-        name
-        for pattern in _ONNX_NAMES[precision]
-        for name in names
-        if fnmatchcase(PurePosixPath(name).name, pattern)
-    ]
-    found: dict[str, str] = {}
-    for name in named:
-        file = inspect_onnx(folder / name)
-        if file.dtype == wanted:
-            return file, ""
-        found[name] = file.dtype
-    fits: list[OnnxFile] = []
-    for name in (name for name in names if name not in named):
-        try:
-            file = inspect_onnx(folder / name)
-        except SemanticError:  # not asked for by name, so it need not be usable
-            found[name] = "not usable"
-            continue
-        found[name] = file.dtype
-        fits += [file] if file.dtype == wanted else []
-    described = ", ".join(f"{name} ({dtype or 'no weights'})" for name, dtype in found.items())
-    if len(fits) > 1:
-        raise BadArtifactError(f"{folder} has several files of {wanted}: {described}; leave one")
-    return (fits[0] if fits else None), described
-
-
-def _onnx_weights(file: OnnxFile) -> _Weights:
-    """Return an ONNX file with its external data."""
-    external = (file.path.parent / location for location, _ in file.external)
-    return _Weights("onnx", file.path, file, (file.path, *external))
 
 
 def _architecture(config: Description) -> str:

@@ -6,22 +6,15 @@ name to index, alone or under a key such as ``id_to_label``, ``label_to_idx``, `
 ``idx_to_category`` or ``label_mapping``, or a plain list. Names are never invented.
 """
 
-import json
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
-from types import MappingProxyType
-from typing import TypeVar
+from pathlib import Path
 
-from .errors import BadArtifactError, NotFoundError, SemanticError
+from .descriptions import Description, list_names, read_json
+from .errors import BadArtifactError, SemanticError
 
-MAX_DESCRIPTION_BYTES = 64 << 20
-SENTINEL_LENGTH = 1_000_000
-
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
 _LABEL_FILES = ("*mapping*.json", "labels.json")
 _TABLE_KEYS = (  # key of a table in a label file; does the table lead from index to name?
     (r"(?:id|idx)(?:2|_to_)\w+", True),
@@ -30,129 +23,6 @@ _TABLE_KEYS = (  # key of a table in a label file; does the table lead from inde
 )
 _COUNTS = ("num_labels", "_num_labels")
 _REMEDY = "add id2label to config.json with one name for each output of the head"
-_T = TypeVar("_T", bool, int, str, list[object], dict[str, object])
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """One JSON object of an artifact and the file it stands in."""
-
-    path: Path
-    values: Mapping[str, object]
-
-    def get(self, key: str, kind: type[_T]) -> _T | None:
-        """Return the value of ``key``; None where it is absent or null.
-
-        Raises BadArtifactError naming file and key where the value is of another type.
-        """
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            expected = _TYPE_NAMES.get(kind, "an object")
-            raise BadArtifactError(f"{self.path}: {key!r} is not {expected}; correct it")
-        return value
-
-    def positive(self, key: str) -> int | None:
-        """Return a whole number of at least 1; None where the key is absent or null."""
-        value = self.get(key, int)
-        if value is not None and value < 1:
-            raise BadArtifactError(f"{self.path}: {key!r} is {value}; it must be at least 1")
-        return value
-
-    def length(self, key: str) -> int | None:
-        """Return a length in tokens; None where it is absent, null or a sentinel for "no limit".
-
-        Tokenizers without a limit write 10^30, also as a float: above 10^6 is no limit.
-        """
-        value = self.values.get(key)
-        if isinstance(value, float) and value > SENTINEL_LENGTH:
-            return None
-        number = self.positive(key)
-        return None if number is None or number > SENTINEL_LENGTH else number
-
-
-def file_size(path: Path) -> int | None:
-    """Return the bytes of a regular file; None where nothing of that name exists.
-
-    Raises NotFoundError for a dangling link or a refusal of the system, BadArtifactError for
-    what is no regular file (opening a pipe would wait for ever).
-    """
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        if path.is_symlink():
-            raise NotFoundError(f"{path} is a link to nothing; fetch the file again") from None
-        return None
-    except OSError as error:
-        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise BadArtifactError(f"{path} is not a regular file; put the file itself there")
-    return status.st_size
-
-
-def stays_inside(name: str) -> bool:
-    """Tell whether a file name written in an artifact is usable and names no place outside it."""
-    path = PurePosixPath(name)
-    return not (path.is_absolute() or ".." in path.parts or "\0" in name)
-
-
-def list_names(folder: Path) -> list[str]:
-    """Return the names in a folder in order; none where there is no such folder.
-
-    Raises NotFoundError where the system refuses.
-    """
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise NotFoundError(f"{folder} cannot be read: {error.strerror}") from error
-
-
-def read_json(path: Path) -> object:
-    """Parse a JSON file of at most 64 MiB, in UTF-8 without a byte order mark.
-
-    Raises NotFoundError where it is absent or cannot be read, BadArtifactError where it is
-    damaged.
-    """
-    size = file_size(path)
-    if size is None:
-        raise NotFoundError(f"{path} is missing; fetch the file")
-    if size > MAX_DESCRIPTION_BYTES:
-        raise BadArtifactError(
-            f"{path} has {size} bytes; a description has at most {MAX_DESCRIPTION_BYTES}"
-        )
-    try:
-        text = path.read_bytes().decode()
-        value: object = json.loads(text, object_pairs_hook=_unambiguous)
-        if "\\u" in text:  # a lone surrogate could not leave the library as UTF-8
-            json.dumps(value, ensure_ascii=False).encode()
-    except OSError as error:
-        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadArtifactError(f"{path} is damaged JSON: {error}; fetch the file again") from error
-    return value
-
-
-def _unambiguous(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Build an object; a key that stands twice with different values is refused."""
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        for key, value in pairs:
-            if result[key] != value:
-                raise ValueError(f"key {key!r} stands twice with different values")
-    return result
-
-
-def read_description(path: Path) -> Description | None:
-    """Read a JSON object; None where there is no such file."""
-    if file_size(path) is None:
-        return None
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise BadArtifactError(f"{path} does not hold a JSON object; fetch the file again")
-    return Description(path, MappingProxyType(value))
 
 
 @dataclass(frozen=True, slots=True)

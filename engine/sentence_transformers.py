@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TypeVar
 
+from .descriptions import Description, file_size, read_description, read_json, stays_inside
 from .errors import BadArtifactError, NotFoundError, UnsupportedError
-from .labels import Description, file_size, read_description, read_json, stays_inside
 
 POOLING_FOLDER = "1_Pooling"
 PICKLE_REMEDY = "save it again with safe_serialization=True, which writes model.safetensors"

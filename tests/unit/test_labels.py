@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from libsemantic.engine.errors import BadArtifactError, NotFoundError
-from libsemantic.engine.labels import (
+from libsemantic.engine.descriptions import (
     Description,
-    Labels,
     file_size,
     list_names,
     read_description,
     read_json,
-    read_labels,
     stays_inside,
 )
+from libsemantic.engine.errors import BadArtifactError, NotFoundError
+from libsemantic.engine.labels import Labels, read_labels
 
 ABC = ("a", "b", "c")
 BY_INDEX = {"0": "a", "1": "b", "2": "c"}

@@ -19,14 +19,8 @@ from libsemantic.engine.errors import (
     SemanticError,
     UnsupportedError,
 )
-from libsemantic.engine.onnx_file import (
-    OnnxFile,
-    OnnxInput,
-    OnnxOutput,
-    inspect_onnx,
-    named_task,
-    select_output,
-)
+from libsemantic.engine.onnx_file import OnnxFile, OnnxInput, OnnxOutput, inspect_onnx
+from libsemantic.engine.onnx_outputs import named_task, select_output
 
 SEQUENCE, TOKEN = Task.SEQUENCE_CLASSIFICATION, Task.TOKEN_CLASSIFICATION
 BATCH_TOKENS = ["batch", "tokens"]
