@@ -34,7 +34,7 @@ from .errors import (
     TooLongError,
     UnsupportedError,
 )
-from .registry import REGISTRY, Registry, State
+from .registry import REGISTRY, Registry
 from .results import (
     Classification,
     Embedding,
@@ -45,7 +45,7 @@ from .results import (
     TokenClassification,
     TokenCounts,
 )
-from .stats import Call
+from .stats import Call, State
 
 __all__ = [
     "REGISTRY",

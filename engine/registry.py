@@ -7,8 +7,7 @@ they use; unloading waits for the leases, and new calls see that the model is cl
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from enum import IntEnum
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -27,21 +26,13 @@ from .inputs import Text
 from .log import Log
 from .model import Model, load_model
 from .session import resolve_device
-from .stats import BUCKET_BOUNDS, Call, CallCounters, Counters, Recorder, column
+from .stats import Call, Counters, Recorder, State, column, tabulate
 from .ticket import Ticket, Tickets
 from .watchdog import Watchdog
 
 Kind = TypeVar("Kind", bound=results.Result)
 
 _CLOSED_NAME = "(closed)"
-
-
-class State(IntEnum):
-    """States of a model; values of ``semantic_model_state``."""
-
-    LOADING = 1
-    READY = 2
-    STOPPING = 3
 
 
 class _Entry:
@@ -419,55 +410,15 @@ class Registry:
         """Return the counters, models and memory as they are now."""
         with self._changed:
             entries = list(self._entries.values())
-            models = [(entry, entry.model) for entry in entries]
-            calls = [
-                (entry.handle, entry.name, call, counters)
-                for entry in entries
-                for call, counters in sorted(entry.counters.snapshot().items())
-            ]
-            calls += [
-                (0, _CLOSED_NAME, call, counters)
-                for call, counters in sorted(self._closed.snapshot().items())
-            ]
+            loaded = [(e.name, e.model) for e in entries if e.model is not None]
+            models = [(e.handle, e.name, _task(e), e.state) for e in entries]
+            calls = [(e.handle, e.name, e.counters.snapshot()) for e in entries]
+            calls.append((0, _CLOSED_NAME, self._closed.snapshot()))
             running = self._options is not None
-            states = [entry.state for entry in entries]
-            tasks_of_models = [_task(entry) for entry in entries]
-        memory = [(f"model {e.name}", m.info.grown_bytes) for e, m in models if m is not None]
-        memory.append(("tokenizers", sum(m.tokenizer_bytes for _, m in models if m is not None)))
+        memory = [(f"model {name}", model.info.grown_bytes) for name, model in loaded]
+        memory.append(("tokenizers", sum(model.tokenizer_bytes for _, model in loaded)))
         memory.append(("interpreter", self._interpreter_bytes))
-
-        def counted(value: Callable[[CallCounters], int]) -> results.UInt64:
-            return column(value(counters) for _, _, _, counters in calls)
-
-        return results.Stats(
-            running=running,
-            models_loading=states.count(State.LOADING),
-            models_ready=states.count(State.READY),
-            models_stopping=states.count(State.STOPPING),
-            model_id=column(entry.handle for entry in entries),
-            model_name=tuple(entry.name for entry in entries),
-            model_task=np.array(tasks_of_models, np.int32),
-            model_state=np.array(states, np.int32),
-            call_model_id=column(handle for handle, _, _, _ in calls),
-            call_model_name=tuple(name for _, name, _, _ in calls),
-            call=np.array([call for _, _, call, _ in calls], np.int32),
-            accepted=counted(lambda c: c.accepted),
-            completed=counted(lambda c: c.completed),
-            failed=counted(lambda c: c.failed),
-            expired=counted(lambda c: c.expired),
-            cancelled=counted(lambda c: c.cancelled),
-            in_flight=counted(lambda c: c.in_flight),
-            refused=counted(lambda c: c.refused),
-            tokens=counted(lambda c: c.tokens),
-            truncated=counted(lambda c: c.truncated),
-            batches=counted(lambda c: c.batches),
-            bucket_bounds=np.array(BUCKET_BOUNDS, np.float64),
-            latency=np.array([counters.latency for _, _, _, counters in calls], np.uint64).reshape(
-                len(calls), len(BUCKET_BOUNDS) + 1
-            ),
-            memory_owner=tuple(owner for owner, _ in memory),
-            memory_bytes=np.array([size for _, size in memory], np.int64),
-        )
+        return tabulate(running, models, calls, memory)
 
 
 def _folder_name(path: str) -> str:

@@ -7,15 +7,15 @@ expired, cancelled and in flight, so that the books balance at any moment.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .config import Task
 from .errors import SemanticError, Status
-from .results import Rows
+from .results import Rows, Stats, UInt64
 
 # Upper bounds in seconds; the last bucket is open. Fixed within an ABI version.
 BUCKET_BOUNDS = (
@@ -33,6 +33,14 @@ class Call(IntEnum):
     CLASSIFY_TOKEN_PAIRS = 4
     EMBED = 5
     COUNT_TOKENS = 6
+
+
+class State(IntEnum):
+    """States of a model; values of ``semantic_model_state``."""
+
+    LOADING = 1
+    READY = 2
+    STOPPING = 3
 
 
 @dataclass(slots=True)
@@ -176,6 +184,58 @@ class Recorder:
         )
 
 
-def column(values: Iterable[int]) -> NDArray[np.uint64]:
-    """Make one unsigned column of the statistics."""
+def column(values: Iterable[int]) -> UInt64:
+    """Make one unsigned column of a result."""
     return np.array(list(values), np.uint64)
+
+
+def tabulate(
+    running: bool,
+    models: Sequence[tuple[int, str, Task, State]],
+    calls: Sequence[tuple[int, str, Mapping[Call, CallCounters]]],
+    memory: Sequence[tuple[str, int]],
+) -> Stats:
+    """Lay out the statistics in columns.
+
+    ``models``: handle, name, task, state; ``calls``: handle, name and counters of each model;
+    ``memory``: owner and bytes.
+    """
+    states = [state for _, _, _, state in models]
+    entries = [
+        (handle, name, call, counters)
+        for handle, name, by_call in calls
+        for call, counters in sorted(by_call.items())
+    ]
+
+    def counted(count: Callable[[CallCounters], int]) -> UInt64:
+        return column(count(counters) for _, _, _, counters in entries)
+
+    return Stats(
+        running=running,
+        models_loading=states.count(State.LOADING),
+        models_ready=states.count(State.READY),
+        models_stopping=states.count(State.STOPPING),
+        model_id=column(handle for handle, _, _, _ in models),
+        model_name=tuple(name for _, name, _, _ in models),
+        model_task=np.array([task for _, _, task, _ in models], np.int32),
+        model_state=np.array(states, np.int32),
+        call_model_id=column(handle for handle, _, _, _ in entries),
+        call_model_name=tuple(name for _, name, _, _ in entries),
+        call=np.array([call for _, _, call, _ in entries], np.int32),
+        accepted=counted(lambda c: c.accepted),
+        completed=counted(lambda c: c.completed),
+        failed=counted(lambda c: c.failed),
+        expired=counted(lambda c: c.expired),
+        cancelled=counted(lambda c: c.cancelled),
+        in_flight=counted(lambda c: c.in_flight),
+        refused=counted(lambda c: c.refused),
+        tokens=counted(lambda c: c.tokens),
+        truncated=counted(lambda c: c.truncated),
+        batches=counted(lambda c: c.batches),
+        bucket_bounds=np.array(BUCKET_BOUNDS, np.float64),
+        latency=np.array([counters.latency for _, _, _, counters in entries], np.uint64).reshape(
+            len(entries), len(BUCKET_BOUNDS) + 1
+        ),
+        memory_owner=tuple(owner for owner, _ in memory),
+        memory_bytes=np.array([size for _, size in memory], np.int64),
+    )

@@ -188,10 +188,6 @@ def test_count_tokens_equals_the_reference(library: Library, models: Models, fol
     rows = result["rows"]
     assert result["window_tokens"].tolist() == rows["scored_token_count"].tolist()
     assert result["row_start"].tolist() == list(range(22))
-    windows = answer(
-        library, models, "semantic_count_tokens", folder, long_text=int(LongText.CUT)
-    )
-    np.testing.assert_array_equal(windows["window_end"], result["window_end"])
 
 
 def test_windows_of_a_long_text(library: Library, models: Models) -> None:

@@ -1,0 +1,91 @@
+"""What a loaded model says about itself."""
+
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from .artifacts import ModelSpec
+from .config import Task
+from .results import ModelInfo
+
+
+def describe(
+    spec: ModelSpec,
+    *,
+    name: str,
+    generation: int,
+    provider: str,
+    dtype: str,
+    max_tokens: int,
+    position_limit: int,
+    max_text_bytes: int,
+    dimension: int,
+    grown_bytes: int,
+) -> ModelInfo:
+    """Join what the folder says with what loading it showed; dimensions 0 for classifiers."""
+    embeds = spec.task is Task.EMBEDDING
+    info = ModelInfo(
+        generation=generation,
+        name=name,
+        path=str(spec.folder),
+        family=spec.family,
+        architecture=spec.architecture,
+        source=spec.source,
+        provider=provider,
+        dtype=dtype,
+        task=spec.task,
+        multi_label=spec.multi_label,
+        labels=spec.labels.names if spec.labels else (),
+        max_tokens=max_tokens,
+        position_limit=position_limit,
+        max_text_bytes=max_text_bytes,
+        dimension=dimension,
+        dimensions=np.array(
+            sorted({dimension, *spec.dimensions}, reverse=True) if embeds else [], np.int64
+        ),
+        layers=np.empty(0, np.int64),
+        prompt_names=tuple(spec.prompts),
+        mapped_bytes=spec.weight_bytes,
+        grown_bytes=grown_bytes,
+        file_names=tuple(file for file, _ in spec.files),
+        file_sizes=np.array([size for _, size in spec.files], np.int64),
+        warnings=spec.warnings,
+        json="",
+    )
+    return replace(info, json=_as_json(info, spec))
+
+
+def _as_json(info: ModelInfo, spec: ModelSpec) -> str:
+    return json.dumps(
+        {
+            "name": info.name,
+            "generation": info.generation,
+            "path": info.path,
+            "family": info.family,
+            "architecture": info.architecture,
+            "task": spec.task.name.lower(),
+            "source": info.source,
+            "provider": info.provider,
+            "dtype": info.dtype,
+            "multi_label": info.multi_label,
+            "labels": info.labels,
+            "max_tokens": info.max_tokens,
+            "position_limit": info.position_limit,
+            "max_text_bytes": info.max_text_bytes,
+            "dimension": info.dimension,
+            "dimensions": info.dimensions.tolist(),
+            "layers": info.layers.tolist(),
+            "pooling": spec.pooling,
+            "normalize": spec.normalize,
+            "prompts": dict(spec.prompts),
+            "default_prompt_name": spec.default_prompt_name,
+            "mapped_bytes": info.mapped_bytes,
+            "grown_bytes": info.grown_bytes,
+            "files": dict(spec.files),
+            "warnings": info.warnings,
+            "loaded_at": time.time(),
+        },
+        ensure_ascii=False,
+    )
