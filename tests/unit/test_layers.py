@@ -13,8 +13,18 @@ from libsemantic.engine.errors import SemanticError, Status
 ROOT = Path(__file__).parents[2]
 ENGINE, FFI = ROOT / "engine", ROOT / "ffi"
 # Modules that only loading a model needs, and those that are allowed to use them.
-LOADING = {"artifacts", "graphs", "labels", "onnx_file", "sentence_transformers", "weights"}
-LOADERS = {"model"} | LOADING
+LOADING = {
+    "artifacts",
+    "descriptions",
+    "graphs",
+    "labels",
+    "onnx_file",
+    "onnx_outputs",
+    "sentence_transformers",
+    "weight_files",
+    "weights",
+}
+LOADERS = {"info", "model"} | LOADING
 FOREIGN = {"torch", "transformers", "sentence_transformers", "optimum", "tensorflow", "jax"}
 ALLOWED = {"cffi", "libsemantic", "numpy", "onnx", "onnxruntime", "safetensors", "tokenizers"}
 

@@ -14,10 +14,12 @@ import (
 	"github.com/libsemantic/libsemantic/go_example/semantic"
 )
 
+const hint = "`make models` puts both folders into build/models; `make demo` does everything"
+
 var personal = []string{
 	"My name is Sarah Connor, mail sarah.connor@example.com or call 303-555-0142.",
 	"Send the parcel to Peter Miller, 12 Baker Street, Denver, CO 80203.",
-	"Señora Zoë Müller moved to München, her address is zoë.müller@example.org.",
+	"Meet José Núñez at the café in Málaga, his number is 303-555-0187.",
 	"The weather will be sunny tomorrow afternoon.",
 }
 
@@ -32,14 +34,13 @@ var sentences = []string{
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: demo RAMPART_FOLDER MINILM_FOLDER\n"+
-			"`make models` puts both into build/models; `make demo` does all of it")
+		fmt.Fprintln(os.Stderr, "usage: demo RAMPART_FOLDER MINILM_FOLDER\n"+hint)
 		os.Exit(2)
 	}
 	if err := demo(context.Background(), os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		if errors.Is(err, semantic.ErrNotFound) {
-			fmt.Fprintln(os.Stderr, "`make models` puts the demo's models into build/models")
+			fmt.Fprintln(os.Stderr, hint)
 		}
 		os.Exit(1)
 	}
@@ -64,7 +65,6 @@ func demo(ctx context.Context, rampart, minilm string) error {
 	if err != nil {
 		return err
 	}
-
 	if err := showEntities(ctx, finder); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func load(
 }
 
 func showEntities(ctx context.Context, model *semantic.Model) error {
-	fmt.Print("\n== Personal data (text[start:end], in bytes)\n")
+	fmt.Printf("\n== Personal data\n    %-26s %-16s %-6s %s\n", "found", "label", "score", "bytes")
 	found, err := model.ClassifyTokens(ctx, personal, semantic.RunOptions{})
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func showEntities(ctx context.Context, model *semantic.Model) error {
 	for i, row := range found.Rows {
 		fmt.Println(personal[i])
 		for _, s := range row.Spans {
-			fmt.Printf("    %-26s %-16s %.2f  [%d:%d]\n",
+			fmt.Printf("    %-26s %-16s %-6.2f [%d:%d]\n",
 				personal[i][s.Start:s.End], s.Label, s.Score, s.Start, s.End)
 		}
 		if len(row.Spans) == 0 {
@@ -117,7 +117,7 @@ func showEntities(ctx context.Context, model *semantic.Model) error {
 }
 
 func showNeighbours(ctx context.Context, model *semantic.Model) error {
-	fmt.Print("\n== Nearest in meaning (cosine, 1 is the same)\n")
+	fmt.Print("\n== Nearest in meaning, with the cosine\n")
 	vectors, err := model.Embed(ctx, sentences, semantic.RunOptions{Normalize: semantic.NormalizeOn})
 	if err != nil {
 		return err
