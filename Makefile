@@ -70,13 +70,13 @@ demo: $(LIBRARY) models ## build the Go demo and run it on the demo models
 test: lint test-go test-python ## check everything: lint, Go tests, Python and C tests
 
 .PHONY: test-python
-test-python: $(LIBRARY) ## run the Python and C tests (PYTEST_ARGS=... is passed on)
+test-python: $(LIBRARY) models ## run the Python and C tests (PYTEST_ARGS=... is passed on)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-go
 test-go: $(LIBRARY) ## run the Go tests
 	@# -count=1: Go's cached results know nothing of the library.
-	tools/go.sh test -count=1 ./...
+	SEMANTIC_TEST_MODELS=$(CURDIR)/tests/golden/models tools/go.sh test -count=1 ./...
 
 .PHONY: lint
 lint: $(LIBRARY) ## check format, style and types of Python, Go and C

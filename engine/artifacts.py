@@ -230,7 +230,8 @@ def _decide_task(
     """Return the task asked for if the artifact can do it; for AUTO the one it is made for."""
     suffixes = (known for known in _TASK_OF_SUFFIX if architecture.endswith(known))
     own = _TASK_OF_SUFFIX.get(next(suffixes, ""))
-    possible = ([Task.EMBEDDING] if pooled else []) + ([own] if own is not None else [])
+    found = ([Task.EMBEDDING] if pooled else []) + ([own] if own is not None else [])
+    possible = list(dict.fromkeys(found))
     if asked is not Task.AUTO:
         if asked in possible or not architecture:
             return asked

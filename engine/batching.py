@@ -141,12 +141,14 @@ class Batcher:
                     if taken:
                         control = RunControl([group.work for group in taken])
                         self._runs.add(control)
-                    elif work.missing:
+                    elif work.missing and not work.ticket.cancelled:
                         work.waiting = True
                         self._waiting[work] = None
                     waits = work.waiting
                 if control is not None:
                     work.runs += 1
+                    if work.ticket.cancelled:  # before the run could be found
+                        control.expire()
                     self._lead(taken, control)
                 elif waits:
                     self._wait(work)
@@ -240,7 +242,7 @@ class Batcher:
         except RunStoppedError:
             pass  # every caller has its own reason in its ticket
         except SemanticError as raised:
-            error = raised
+            error = type(raised)(raised.message)  # without the frames, which hold the model
         except BaseException:
             error = InternalError("the run failed unexpectedly")
             raise

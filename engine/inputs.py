@@ -48,6 +48,11 @@ class Prepared:
 Row: TypeAlias = Prepared | SemanticError
 
 
+def detached(error: SemanticError) -> SemanticError:
+    """Copy an error that is to be kept: the frames it was raised in hold the model."""
+    return type(error)(error.message)
+
+
 class Policy(NamedTuple):
     """How the rows of one call are encoded and cut."""
 
@@ -79,11 +84,12 @@ def prepare(
             try:
                 text = _decode(texts[index], limit)
                 other = "" if others is None else _decode(others[index], limit)
-                if model.spec.lower_case:
-                    text, other = _lower(text, policy), _lower(other, policy)
+                if model.spec.lower_case and policy.needs_offsets:
+                    _check_lower(policy.prompt + text)
+                    _check_lower(other)
                 decoded.append((policy.prompt + text, other))
             except SemanticError as error:
-                decoded.append(error)
+                decoded.append(detached(error))
         rows += _encode(model, decoded, others is not None, policy)
     return rows
 
@@ -126,15 +132,13 @@ def _decode(text: Text, limit: int) -> str:
         ) from None
 
 
-def _lower(text: str, policy: Policy) -> str:
-    """Lower the case, as the folder's sentence-transformers file asks."""
-    lowered = text.lower()
-    if policy.needs_offsets and len(lowered) != len(text):
+def _check_lower(text: str) -> None:
+    """Raise if lower-casing, which the folder asks for, moves characters."""
+    if len(text.lower()) != len(text):
         raise UnsupportedError(
             "a text changes its length when lower-cased, as this model asks, so byte ranges "
             "cannot be told; pass it in lower case"
         )
-    return lowered
 
 
 def _encode(
@@ -155,7 +159,7 @@ def _encode(
                 encoded, model.max_tokens, policy.long_text, policy.overlap, policy.part
             )
         except SemanticError as error:
-            yield error
+            yield detached(error)
         else:
             yield Prepared(*each, encoded, plan, len(policy.prompt.encode()))
 
@@ -167,11 +171,13 @@ def _encode_together(
     if not good:
         return []
     try:
-        left = [text for text, _ in good]
+        left, right = [text for text, _ in good], [other for _, other in good]
+        if model.spec.lower_case:
+            left, right = [text.lower() for text in left], [other.lower() for other in right]
         if not pairs:
             return model.tokenizer.encode(left, offsets)
-        return model.tokenizer.encode_pairs(left, [other for _, other in good], offsets)
+        return model.tokenizer.encode_pairs(left, right, offsets)
     except SemanticError as error:
         if len(good) == 1:
-            return [error]
+            return [detached(error)]
         return [_encode_together(model, [each], pairs, offsets)[0] for each in good]

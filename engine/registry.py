@@ -116,7 +116,7 @@ class Registry:
                         f"{busy} calls or loads are still under way after {timeout_ms} ms; call "
                         "cleanup again to go on waiting"
                     )
-                self._changed.wait(left)
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
             if self._options is None:
                 return  # another caller has finished the same cleanup
             for entry in list(self._entries.values()):
@@ -277,7 +277,7 @@ class Registry:
                         f"{entry.leases} calls to model {entry.name!r} are in flight after "
                         f"{timeout_ms} ms; call unload again to go on waiting"
                     )
-                self._changed.wait(left)
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
             self._entry(handle)  # closed if another caller was first
             self._remove(entry)
             self._changed.notify_all()

@@ -13,7 +13,7 @@ from .decoding import (
     decode_token_classification,
 )
 from .errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from .inputs import Policy, Prepared, Row, Text, prepare
+from .inputs import Policy, Prepared, Row, Text, detached, prepare
 from .model import Model
 from .results import Float32
 from .stats import Call, Recorder
@@ -99,8 +99,7 @@ def answer(model: Model, request: Request) -> results.Result:
     if errors and all(errors):
         first = errors[0]
         assert first is not None
-        first.input_index = 0
-        raise first
+        raise type(first)(first.message, input_index=0)
     return result
 
 
@@ -115,7 +114,7 @@ def _prepare(model: Model, request: Request) -> list[Row]:
         overlap=options.window_overlap,
         part=part,
         needs_offsets=call is Call.COUNT_TOKENS or model.spec.task is Task.TOKEN_CLASSIFICATION,
-        prompt=_prompt(model, options) if model.spec.task is Task.EMBEDDING else "",
+        prompt=_prompt(model, options),
     )
     return prepare(model, request.texts, request.others, policy, request.ticket)
 
@@ -161,7 +160,7 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
         position = end
         if failed is not None:
             # Rows of one run share its error; each row gets its own, with its own index.
-            rows[index] = type(failed)(failed.message)
+            rows[index] = detached(failed)
         else:
             outputs[index] = scored
     return outputs

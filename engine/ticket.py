@@ -1,5 +1,6 @@
 """What a caller may do to its own work: give it a deadline, and cancel it."""
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -43,13 +44,16 @@ class Ticket:
         """Raise if the work is to stop."""
         failure = self.failure()
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # else it and its traceback keep each other, and a model, alive
 
     def remaining(self) -> float | None:
-        """Return the seconds left, at least 0, or None without a deadline."""
+        """Return the seconds left, as a lock can wait for them, or None without a deadline."""
         if self.deadline == FOREVER:
             return None
-        return max(0.0, self.deadline - time.monotonic())
+        return min(max(0.0, self.deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def cancel(self) -> None:
         """Stop the work as soon as it can stop."""

@@ -45,8 +45,10 @@ class Watchdog:
             self._watched.discard(run)
 
     def stop(self) -> None:
-        """End the thread; the next deadline starts another."""
+        """End the thread, unless a run is watched; the next deadline starts another."""
         with self._changed:
+            if self._watched:  # by a runtime that was started anew meanwhile
+                return
             thread, self._thread = self._thread, None
             self._changed.notify()
         if thread is not None:

@@ -11,6 +11,7 @@ import (
 // semantic_status in the C API.
 type Status int32
 
+// The statuses. OK is never returned as an error.
 const (
 	OK                   Status = 0
 	ErrInvalidArgument   Status = 1  // an argument or option is wrong

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"time"
 
@@ -33,16 +34,16 @@ var sentences = []string{
 }
 
 func main() {
+	log.SetFlags(0)
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: demo RAMPART_FOLDER MINILM_FOLDER\n"+hint)
-		os.Exit(2)
+		log.Fatal("usage: demo RAMPART_FOLDER MINILM_FOLDER\n" + hint)
 	}
-	if err := demo(context.Background(), os.Args[1], os.Args[2]); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		if errors.Is(err, semantic.ErrNotFound) {
-			fmt.Fprintln(os.Stderr, hint)
-		}
-		os.Exit(1)
+	err := demo(context.Background(), os.Args[1], os.Args[2])
+	if errors.Is(err, semantic.ErrNotFound) {
+		log.Fatalf("demo: %v\n%s", err, hint)
+	}
+	if err != nil {
+		log.Fatal("demo: ", err)
 	}
 }
 
