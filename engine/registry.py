@@ -415,7 +415,10 @@ class Registry:
             calls = [(e.handle, e.name, e.counters.snapshot()) for e in entries]
             calls.append((0, _CLOSED_NAME, self._closed.snapshot()))
             running = self._options is not None
-        memory = [(f"model {name}", model.info.grown_bytes) for name, model in loaded]
+        memory = [
+            (f"model {name}", max(0, model.info.grown_bytes - model.tokenizer_bytes))
+            for name, model in loaded
+        ]
         memory.append(("tokenizers", sum(model.tokenizer_bytes for _, model in loaded)))
         memory.append(("interpreter", self._interpreter_bytes))
         return tabulate(running, models, calls, memory)

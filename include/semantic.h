@@ -447,8 +447,8 @@ enum {
 
 /* The unit is the row: accepted = completed + failed + expired + cancelled +
  * in_flight (from the moment the queue has taken them); refused rows (overload,
- * wrong arguments) are counted apart. The
- * counters of unloaded models move to rows with model id 0 and name "(closed)". */
+ * wrong arguments) are counted apart. The counters of unloaded models move to rows
+ * with model id 0 and name "(closed)". */
 typedef struct semantic_stats {
     size_t struct_size;
     int32_t running; /* 1 between the first start and a cleanup */
