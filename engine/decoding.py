@@ -277,15 +277,15 @@ def decode_counts(model: Model, rows: list[Row]) -> results.TokenCounts:
 
 
 def _rows(rows: Sequence[Row]) -> results.Rows:
-    facts: list[tuple[int, int, int, int, int, SemanticError | None]] = []
+    facts: list[tuple[int, int, int, int, int, str, SemanticError | None]] = []
     for row in rows:
         if isinstance(row, Prepared):
             plan = row.plan
             tokens, scored = plan.token_count, plan.scored_token_count
-            facts.append((tokens, scored, int(scored < tokens), len(plan.windows), 0, None))
+            facts.append((tokens, scored, int(scored < tokens), len(plan.windows), 0, "", None))
         else:
-            facts.append((0, 0, 0, 0, int(row.status), row))
-    return results.Rows(*zip(*facts, strict=True)) if facts else results.Rows(*[()] * 6)
+            facts.append((0, 0, 0, 0, int(row.status), row.message, row))
+    return results.Rows(*zip(*facts, strict=True)) if facts else results.Rows(*[()] * 7)
 
 
 def _join(arrays: Sequence[NDArray[Scalar]], dtype: type[Scalar]) -> NDArray[Scalar]:

@@ -1,6 +1,6 @@
 """From the caller's rows to windows: decoded, measured, encoded, cut. A row fails alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -72,37 +72,69 @@ def prepare(
 ) -> list[Row]:
     """Encode and cut every row; ``others`` are the second texts of pairs.
 
-    Offsets in the windows are those of the part that ``policy.part`` names. Raise only what
-    concerns the whole call: a deadline or a cancellation.
+    Raise only what concerns the whole call: a deadline or a cancellation.
     """
-    limit = model.info.max_text_bytes
     rows: list[Row] = []
     for chunk in _chunks(texts, others):
         ticket.check()
-        decoded: list[tuple[str, str] | SemanticError] = []
-        for index in chunk:
-            try:
-                text = _decode(texts[index], limit)
-                other = "" if others is None else _decode(others[index], limit)
-                if model.spec.lower_case and policy.needs_offsets:
-                    _check_lower(policy.prompt + text)
-                    _check_lower(other)
-                decoded.append((policy.prompt + text, other))
-            except SemanticError as error:
-                decoded.append(detached(error))
-        rows += _encode(model, decoded, others is not None, policy)
+        rows += _prepare_chunk(model, texts, others, chunk, policy)
     return rows
 
 
-def _chunks(texts: Sequence[Text], others: Sequence[Text] | None) -> Iterator[range]:
+def _chunks(texts: Sequence[Text], others: Sequence[Text] | None) -> Sequence[range]:
+    if len(texts) == 1:
+        return (range(1),)
+    chunks = []
     start = size = 0
     for index in range(len(texts)):
         size += len(texts[index] or "") + (len(others[index] or "") if others is not None else 0)
         if index + 1 - start >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
-            yield range(start, index + 1)
+            chunks.append(range(start, index + 1))
             start, size = index + 1, 0
     if start < len(texts):
-        yield range(start, len(texts))
+        chunks.append(range(start, len(texts)))
+    return chunks
+
+
+def _prepare_chunk(
+    model: Model,
+    texts: Sequence[Text],
+    others: Sequence[Text] | None,
+    chunk: range,
+    policy: Policy,
+) -> list[Row]:
+    rows: list[Row | None] = [None] * len(chunk)
+    limit = model.info.max_text_bytes
+    left, right, places = [], [], []
+    for place, index in enumerate(chunk):
+        try:
+            text = _decode(texts[index], limit)
+            other = "" if others is None else _decode(others[index], limit)
+            if model.spec.lower_case and policy.needs_offsets:
+                _check_lower(policy.prompt + text)
+                _check_lower(other)
+        except SemanticError as error:
+            rows[place] = detached(error)
+        else:
+            left.append(policy.prompt + text)
+            right.append(other)
+            places.append(place)
+    pairs = others is not None
+    prompt_bytes = len(policy.prompt.encode()) if policy.prompt else 0
+    encodings = _encode(model, left, right if pairs else None, policy.needs_offsets)
+    for place, text, other, encoded in zip(places, left, right, encodings, strict=True):
+        if isinstance(encoded, SemanticError):
+            rows[place] = encoded
+            continue
+        try:
+            plan = plan_windows(
+                encoded, model.max_tokens, policy.long_text, policy.overlap, policy.part
+            )
+        except SemanticError as error:
+            rows[place] = detached(error)
+        else:
+            rows[place] = Prepared(text, other, encoded, plan, prompt_bytes)
+    return [row for row in rows if row is not None]
 
 
 def _decode(text: Text, limit: int) -> str:
@@ -142,42 +174,22 @@ def _check_lower(text: str) -> None:
 
 
 def _encode(
-    model: Model, decoded: Sequence[tuple[str, str] | SemanticError], pairs: bool, policy: Policy
-) -> Iterator[Row]:
-    good = [each for each in decoded if not isinstance(each, SemanticError)]
-    encodings = iter(_encode_together(model, good, pairs, policy.needs_offsets))
-    for each in decoded:
-        if isinstance(each, SemanticError):
-            yield each
-            continue
-        encoded = next(encodings)
-        if isinstance(encoded, SemanticError):
-            yield encoded
-            continue
-        try:
-            plan = plan_windows(
-                encoded, model.max_tokens, policy.long_text, policy.overlap, policy.part
-            )
-        except SemanticError as error:
-            yield detached(error)
-        else:
-            yield Prepared(*each, encoded, plan, len(policy.prompt.encode()))
-
-
-def _encode_together(
-    model: Model, good: Sequence[tuple[str, str]], pairs: bool, offsets: bool
+    model: Model, left: Sequence[str], right: Sequence[str] | None, offsets: bool
 ) -> Sequence[Encoded | SemanticError]:
     """Encode the texts of one chunk; where one of them fails, each by itself."""
-    if not good:
+    if not left:
         return []
+    lower = model.spec.lower_case  # as the folder's sentence-transformers file asks
     try:
-        left, right = [text for text, _ in good], [other for _, other in good]
-        if model.spec.lower_case:
-            left, right = [text.lower() for text in left], [other.lower() for other in right]
-        if not pairs:
-            return model.tokenizer.encode(left, offsets)
-        return model.tokenizer.encode_pairs(left, right, offsets)
+        first = [text.lower() for text in left] if lower else left
+        if right is None:
+            return model.tokenizer.encode(first, offsets)
+        second = [text.lower() for text in right] if lower else right
+        return model.tokenizer.encode_pairs(first, second, offsets)
     except SemanticError as error:
-        if len(good) == 1:
+        if len(left) == 1:
             return [detached(error)]
-        return [_encode_together(model, [each], pairs, offsets)[0] for each in good]
+        return [
+            _encode(model, [text], None if right is None else [right[index]], offsets)[0]
+            for index, text in enumerate(left)
+        ]

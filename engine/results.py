@@ -24,7 +24,7 @@ class Rows:
 
     ``token_count``: tokens of the whole text with special tokens. ``scored_token_count``:
     those the model saw, each once. ``truncated`` 1 where they differ. ``status``: a value of
-    ``Status``. ``errors``: the error, or None.
+    ``Status``. ``errors``: the error, or None; ``message``: its text, or empty.
     """
 
     token_count: tuple[int, ...]
@@ -32,17 +32,13 @@ class Rows:
     truncated: tuple[int, ...]
     window_count: tuple[int, ...]
     status: tuple[int, ...]
+    message: tuple[str, ...]
     errors: tuple[SemanticError | None, ...]
 
     @property
     def count(self) -> int:
         """The number of rows."""
         return len(self.errors)
-
-    @property
-    def message(self) -> tuple[str, ...]:
-        """Per row the error text, empty where it is OK."""
-        return tuple("" if error is None else error.message for error in self.errors)
 
     def first_error(self) -> tuple[int, SemanticError] | None:
         """Return the first failed row and its error, or None."""

@@ -1,13 +1,18 @@
-"""Fixtures of all layers: a registry of its own for each test, and copies of golden models."""
+"""Fixtures of all layers: a registry of its own for each test, copies of models, held runs."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from libsemantic.engine.batching import RunControl, RunStoppedError, Window
+from libsemantic.engine.errors import SemanticError
 from libsemantic.engine.registry import Registry
+from libsemantic.engine.results import Float32
+from libsemantic.engine.session import Session
 
 GOLDEN = Path(__file__).parent / "golden" / "models"
 
@@ -42,3 +47,54 @@ def copy_golden(tmp_path: Path) -> Callable[[str, Mapping[str, object]], Path]:
         return folder
 
     return copy
+
+
+class Gate:
+    """Holds the runs of all sessions while it is closed; held runs can be stopped.
+
+    While ``error`` is set runs that pass fail with it.
+    """
+
+    def __init__(self) -> None:
+        self.error: SemanticError | None = None
+        self.entered = threading.Semaphore(0)
+        self._open = threading.Event()
+        self._open.set()
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def pass_through(self, control: RunControl) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._open.is_set():
+            return
+        stop = threading.Event()
+        control.stop = stop.set
+        self.entered.release()
+        while not self._open.wait(0.002):
+            if stop.is_set() or control.stopped:
+                raise RunStoppedError
+
+    def wait_for_a_run(self) -> None:
+        assert self.entered.acquire(timeout=10), "nothing runs"
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Put a gate, open at first, before the runs of models that are loaded from here on."""
+    held = Gate()
+    run = Session.run
+
+    def run_behind_gate(
+        session: Session, windows: Sequence[Window], control: RunControl
+    ) -> list[Float32]:
+        held.pass_through(control)
+        return run(session, windows, control)
+
+    monkeypatch.setattr(Session, "run", run_behind_gate)
+    yield held
+    held.open()
