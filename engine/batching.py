@@ -130,30 +130,42 @@ class Batcher:
         """
         groups = self._plan(work)
         with self._mutex:
-            self._admit(groups)
+            control = self._start_at_once(work, groups)
+            if control is None:
+                self._admit(groups)
         on_admitted()
         work.ticket.interrupt = partial(self._interrupt, work)
         try:
+            if control is not None:
+                self._lead(work, groups, control)
             while not self._settled(work):
-                control = None
-                with self._mutex:
-                    taken = self._take()
-                    if taken:
-                        control = RunControl([group.work for group in taken])
-                        self._runs.add(control)
-                    elif work.missing and not work.ticket.cancelled:
-                        work.waiting = True
-                        self._waiting[work] = None
-                    waits = work.waiting
-                if control is not None:
-                    work.runs += 1
-                    if work.ticket.cancelled:  # before the run could be found
-                        control.expire()
-                    self._lead(taken, control)
-                elif waits:
-                    self._wait(work)
+                self._take_part(work)
         finally:
             work.ticket.interrupt = None
+
+    def _start_at_once(self, work: Work, groups: list[_Group]) -> RunControl | None:
+        """Begin the run of work that an idle model can do in one; it never queues."""
+        if len(groups) != 1 or self._queue or len(self._runs) >= self._limits.parallel_runs:
+            return None
+        control = RunControl((work,))
+        self._runs.add(control)
+        return control
+
+    def _take_part(self, work: Work) -> None:
+        """Lead the next run if there is room for it, else wait to be woken."""
+        with self._mutex:
+            taken = self._take()
+            control = RunControl([group.work for group in taken])
+            if taken:
+                self._runs.add(control)
+            elif work.missing and not work.ticket.cancelled:
+                work.waiting = True
+                self._waiting[work] = None
+            waits = work.waiting
+        if taken:
+            self._lead(work, taken, control)
+        elif waits:
+            self._wait(work)
 
     def _plan(self, work: Work) -> list[_Group]:
         """Split the windows into runs: near-equal lengths, within the budget."""
@@ -229,7 +241,7 @@ class Batcher:
         self._queued_tokens -= group.tokens
         return group
 
-    def _lead(self, taken: list[_Group], control: RunControl) -> None:
+    def _lead(self, leader: Work, taken: list[_Group], control: RunControl) -> None:
         """Run what was taken and hand out the outputs."""
         windows = [group.work.windows[index] for group in taken for index in group.indices]
         watched = control.deadline < FOREVER
@@ -238,7 +250,11 @@ class Batcher:
         outputs: Sequence[Float32] = ()
         error: SemanticError | None = None
         try:
-            outputs = self._run(windows, control)
+            if leader.ticket.failure() is not None:  # before the run could be found
+                control.expire()
+            if not control.stopped:
+                leader.runs += 1
+                outputs = self._run(windows, control)
         except RunStoppedError:
             pass  # every caller has its own reason in its ticket
         except SemanticError as raised:
