@@ -245,11 +245,11 @@ class Batcher:
         """Run what was taken and hand out the outputs."""
         windows = [group.work.windows[index] for group in taken for index in group.indices]
         watched = control.deadline < FOREVER
-        if watched:
-            self._watchdog.watch(control)
         outputs: Sequence[Float32] = ()
         error: SemanticError | None = None
         try:
+            if watched:
+                self._watchdog.watch(control)
             if leader.ticket.failure() is not None:  # before the run could be found
                 control.expire()
             if not control.stopped:

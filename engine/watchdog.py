@@ -32,10 +32,11 @@ class Watchdog:
         with self._changed:
             self._watched.add(run)
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._guard, name="semantic-deadlines", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # the system may refuse one; the next deadline tries again
+                self._thread = thread
             elif run.deadline < self._wakes_at:
                 self._changed.notify()
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from libsemantic.engine.batching import RunControl, RunStoppedError, Window
@@ -52,11 +53,12 @@ def copy_golden(tmp_path: Path) -> Callable[[str, Mapping[str, object]], Path]:
 class Gate:
     """Holds the runs of all sessions while it is closed; held runs can be stopped.
 
-    While ``error`` is set runs that pass fail with it.
+    While ``error`` is set runs that pass fail with it, while ``spoils`` is they answer NaN.
     """
 
     def __init__(self) -> None:
         self.error: SemanticError | None = None
+        self.spoils = False
         self.entered = threading.Semaphore(0)
         self._open = threading.Event()
         self._open.set()
@@ -93,7 +95,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         session: Session, windows: Sequence[Window], control: RunControl
     ) -> list[Float32]:
         held.pass_through(control)
-        return run(session, windows, control)
+        outputs = run(session, windows, control)
+        return [np.full_like(each, np.nan) for each in outputs] if held.spoils else outputs
 
     monkeypatch.setattr(Session, "run", run_behind_gate)
     yield held

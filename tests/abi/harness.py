@@ -37,6 +37,10 @@ class Models:
             self._handles[folder] = arguments["model"].id
         return self._handles[folder]
 
+    def forget(self) -> None:
+        """Load anew from here on: a cleanup has unloaded all."""
+        self._handles.clear()
+
     def arguments(self, function: str) -> dict[str, CData]:
         """Return arguments that make the function succeed."""
         folder = MODEL_OF.get(function, "bert-seq")

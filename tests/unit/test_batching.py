@@ -594,6 +594,26 @@ def test_a_fault_reaches_its_leader_and_fails_the_followers(batcher: Batcher, ru
     assert right(Caller(batcher, work(8)).finish())
 
 
+def test_a_thread_that_cannot_be_started_fails_one_call_only(
+    batcher: Batcher, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        own = work(8, ticket=Ticket(10_000))
+        with pytest.raises(RuntimeError, match="new thread"):
+            batcher.execute(own, ignore)
+        assert kinds(own) == [InternalError]
+        after = work(8)  # needs no thread
+        batcher.execute(after, ignore)
+        assert right(after)
+    runs.close()
+    late = work(8, ticket=Ticket(40))
+    assert kinds(Caller(batcher, late).finish()) == [DeadlineError]
+
+
 # Many at once
 
 

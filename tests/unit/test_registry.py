@@ -686,6 +686,18 @@ def test_a_run_that_fails_or_is_stopped_does_not_keep_its_model(
     assert kept.parts == 0
 
 
+@pytest.mark.parametrize("path", [SEQ, TOKEN, MEAN])
+def test_outputs_that_are_no_numbers_do_not_keep_their_model(
+    registry: Registry, kept: Kept, gate: Gate, path: str
+) -> None:
+    handle = registry.load(path)
+    gate.spoils = True
+    use = {SEQ: registry.classify, TOKEN: registry.classify_tokens, MEAN: registry.embed}[path]
+    fails(lambda: use(handle, ["math", "law"]), BadArtifactError)
+    registry.unload(handle, 0)
+    assert kept.parts == 0
+
+
 def test_replacing_frees_the_old_model(registry: Registry, kept: Kept) -> None:
     handle = registry.load(SEQ)
     for loads in (2, 3, 4):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -424,6 +424,37 @@ def test_a_stopped_run_leaves_the_next_one_alone() -> None:
             opened.run([window(1)], stopped)
         assert time.monotonic() - started > 0.04
         timer.join()
+
+
+class Overtaken(RunControl):
+    """Is stopped just as its run has ended."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._given: list[Callable[[], None]] = []
+        super().__init__(works)
+
+    @property
+    def stop(self) -> Callable[[], None] | None:
+        return None
+
+    @stop.setter
+    def stop(self, stop: Callable[[], None] | None) -> None:
+        if stop is not None:
+            self._given.append(stop)
+        elif self._given:  # taken back: the run has ended
+            self.stopped = True
+            self._given.pop()()
+
+
+def test_a_run_that_is_stopped_as_it_ends_leaves_the_next_one_alone() -> None:
+    opened = session(echo())
+    overtaken = Overtaken([Work([window(1)], Ticket())])
+    opened.run([window(1)], overtaken)
+    assert overtaken.stopped
+    (output,) = opened.run([window(4)], control())
+    assert output[0, 0] == 4
 
 
 def test_stopping_after_the_end_does_nothing() -> None:

@@ -1,0 +1,68 @@
+"""A Python that ends while eight daemon threads are inside calls, and a fork of it before.
+
+leaving_host.py prints the code of the child, then when it leaves, and ends with code 7.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from libsemantic.engine.errors import Status
+
+from .binding import MODELS, Library
+
+ROWS = 64
+
+
+def call_for_ever(library: Library, model: int) -> None:
+    arguments = library.good_arguments("semantic_classify", model, "")
+    arguments |= {"texts": library.texts(*[b"math word " * 60] * ROWS), "n": ROWS}
+    while True:
+        status = library.call("semantic_classify", arguments)
+        assert status in (Status.OK, Status.PARTIAL, Status.CANCELLED, Status.CLOSED)
+        library.lib.semantic_free(arguments["result"][0])
+
+
+def rows_in_flight(library: Library) -> int:
+    stats = library.result_of(
+        "semantic_get_stats", library.good_arguments("semantic_get_stats", 0, "")
+    )
+    return int(stats["in_flight"].sum())
+
+
+def exit_code_of_a_child(library: Library, model: int) -> int:
+    """Fork without exec: the child is refused, and ends by the usual way."""
+    child = os.fork()
+    if child == 0:
+        refused = library.call(
+            "semantic_classify", library.good_arguments("semantic_classify", model, "")
+        )
+        sys.exit(41 if refused == Status.INTERPRETER else 42)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, 9)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main() -> None:
+    library = Library()
+    arguments = library.good_arguments("semantic_load_model", 0, "")
+    assert library.call("semantic_load_model", arguments) == Status.OK
+    model = arguments["model"].id
+    print(exit_code_of_a_child(library, model), flush=True)
+    for _ in range(8):
+        threading.Thread(target=call_for_ever, args=(library, model), daemon=True).start()
+    while rows_in_flight(library) != 8 * ROWS:
+        time.sleep(0.001)
+    print(time.monotonic(), flush=True)
+    sys.exit(7)
+
+
+if __name__ == "__main__":
+    assert MODELS.is_dir()
+    main()

@@ -1,0 +1,130 @@
+"""Before the start, the start, and the end of a process: programs of their own."""
+
+import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .binding import MODELS
+from .harness import Programs, clean_environment, run
+
+MODEL = MODELS / "bert-seq"
+ANSWER = "biology 0.5143\n"
+
+
+def test_before_the_start_nothing_is_started(programs: Programs) -> None:
+    answer = run(programs["before_start"])
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_an_empty_environment_will_do(programs: Programs) -> None:
+    answer = run(programs["host"], MODEL, env={})
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, ANSWER, "")
+
+
+def test_the_hosts_python_settings_and_folder_are_ignored(
+    programs: Programs, tmp_path: Path
+) -> None:
+    trap = "import sys\nsys.stdout.write('trapped')\nraise SystemExit(5)\n"
+    for name in ("numpy", "onnxruntime", "encodings", "sitecustomize", "startup", "cffi"):
+        (tmp_path / f"{name}.py").write_text(trap)
+    model = tmp_path / "modèle 模型"
+    model.symlink_to(MODEL)
+    hostile = clean_environment(
+        PYTHONHOME="/nonexistent",
+        PYTHONPATH=str(tmp_path),
+        PYTHONSTARTUP=str(tmp_path / "startup.py"),
+        PYTHONINSPECT="1",
+        PYTHONVERBOSE="2",
+        PYTHONWARNINGS="error",
+        PYTHONIOENCODING="ascii",
+        PYTHONUTF8="0",
+        PYTHONCOERCECLOCALE="0",
+        PYTHONPROFILEIMPORTTIME="1",
+        LANG="C",
+        LC_ALL="C",
+    )
+    answer = run(programs["host"], model, env=hostile, cwd=tmp_path)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, ANSWER, "")
+
+
+def test_an_environment_by_option_and_by_variable(programs: Programs) -> None:
+    for option, environment in (
+        ((sys.prefix,), {}),
+        ((), {"LIBSEMANTIC_PYTHON": sys.prefix}),
+        ((sys.prefix,), {"LIBSEMANTIC_PYTHON": "/nowhere"}),  # the option is asked first
+        (("",), {"LIBSEMANTIC_PYTHON": ""}),  # empty is none
+    ):
+        answer = run(programs["host"], MODEL, *option, env=environment)
+        assert (answer.returncode, answer.stdout, answer.stderr) == (0, ANSWER, "")
+
+
+def test_a_wrong_environment_is_named_now_and_later(programs: Programs, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin" / "python3").symlink_to(sys.executable)
+    for option, environment, told in (
+        (("/nowhere",), {}, "/nowhere (init option) has no bin/python3"),
+        ((), {"LIBSEMANTIC_PYTHON": "/nowhere"}, "/nowhere (LIBSEMANTIC_PYTHON) has no bin/python"),
+        ((str(other),), {}, f"{other} (init option) is for another Python version"),
+    ):
+        answer = run(programs["host"], MODEL, *option, env=environment)
+        assert answer.returncode == 3
+        assert answer.stderr == ""
+        first, second = answer.stdout.splitlines()
+        assert first == second
+        version = "{}.{}".format(*sys.version_info)
+        assert first.startswith(f"INTERPRETER no Python {version} environment found, tried: {told}")
+        assert "set LIBSEMANTIC_PYTHON or the environment option" in first
+
+
+def test_an_environment_without_our_packages(programs: Programs, tmp_path: Path) -> None:
+    """It starts, and fails where it binds: never a zero that looks like success."""
+    bare = tmp_path / "bare"
+    version = "python{}.{}".format(*sys.version_info)
+    (bare / "bin").mkdir(parents=True)
+    (bare / "lib" / version / "site-packages").mkdir(parents=True)
+    (bare / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
+    home = Path(sys.base_prefix, "bin")
+    (bare / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    answer = run(programs["host"], MODEL, bare, env={})
+    assert answer.returncode == 3
+    first, second = answer.stdout.splitlines()
+    assert first == second
+    assert first.startswith("INTERPRETER ")
+    assert str(bare) in first
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_64_first_callers_at_once(programs: Programs, attempt: int) -> None:
+    answer = run(programs["first_callers"], MODEL, env={})
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", ""), attempt
+
+
+@pytest.mark.parametrize("way", ["return", "exit"])
+def test_leaving_with_calls_in_flight(programs: Programs, way: str) -> None:
+    """20 processes with 8 callers each, two at a time: the host's code, within 2 seconds."""
+    program = programs["leave"]
+
+    def leave(_: int) -> tuple[int, str, bool]:
+        answer = run(program, MODEL, way, env={})
+        left_at = float(answer.stdout)  # of the clock that time.monotonic reads
+        return answer.returncode, answer.stderr, time.monotonic() - left_at < 2.0
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(leave, range(20)))
+    assert set(answers) == {(7, "", True)}
+
+
+def test_a_fork_without_exec(programs: Programs) -> None:
+    answer = run(programs["forked"], MODEL)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_the_log_callback(programs: Programs) -> None:
+    answer = run(programs["log_lines"], MODEL)
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert re.fullmatch(r"libsemantic: model printed loaded from .*\n", answer.stderr)
