@@ -258,7 +258,7 @@ class Batcher:
         except RunStoppedError:
             pass  # every caller has its own reason in its ticket
         except SemanticError as raised:
-            error = type(raised)(raised.message)  # without the frames, which hold the model
+            error = raised.detached()
         except BaseException:
             error = InternalError("the run failed unexpectedly")
             raise

@@ -12,7 +12,7 @@ from . import results
 from .config import DEFAULT_THRESHOLD, Normalize, Output, RunOptions, Shorten
 from .entities import LabelScheme, merge_entities
 from .errors import SemanticError
-from .inputs import Prepared, Row, detached
+from .inputs import Prepared, Row
 from .model import DenseLayer, Model
 from .postprocess import (
     aggregate_windows,
@@ -128,7 +128,7 @@ def decode_token_classification(
         try:
             found = _find(row, outputs[index], scheme, options.threshold, as_tokens)
         except SemanticError as error:
-            rows[index] = detached(error)
+            rows[index] = error.detached()
         else:
             counts[index + 1] = len(found.start)
             items.append(found)
@@ -200,7 +200,7 @@ def decode_embedding(
             try:
                 vector = _vector(model, row, outputs[index], width, normalize)
             except SemanticError as error:
-                rows[index] = detached(error)
+                rows[index] = error.detached()
         vectors.append(np.full(width, np.nan, np.float32) if vector is None else vector)
     return results.Embedding(
         generation=model.generation,

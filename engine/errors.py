@@ -21,7 +21,7 @@ A message is one line: what, where and the remedy. It never holds the user's tex
 """
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class Status(IntEnum):
@@ -55,6 +55,10 @@ class SemanticError(Exception):
         super().__init__(message)
         self.message = message
         self.input_index = input_index
+
+    def detached(self, input_index: int = -1) -> Self:
+        """Copy an error that is to be kept: the frames it was raised in hold the model."""
+        return type(self)(self.message, input_index=input_index)
 
 
 class InvalidArgumentError(SemanticError):

@@ -48,11 +48,6 @@ class Prepared:
 Row: TypeAlias = Prepared | SemanticError
 
 
-def detached(error: SemanticError) -> SemanticError:
-    """Copy an error that is to be kept: the frames it was raised in hold the model."""
-    return type(error)(error.message)
-
-
 class Policy(NamedTuple):
     """How the rows of one call are encoded and cut."""
 
@@ -114,7 +109,7 @@ def _prepare_chunk(
                 _check_lower(policy.prompt + text)
                 _check_lower(other)
         except SemanticError as error:
-            rows[place] = detached(error)
+            rows[place] = error.detached()
         else:
             left.append(policy.prompt + text)
             right.append(other)
@@ -131,7 +126,7 @@ def _prepare_chunk(
                 encoded, model.max_tokens, policy.long_text, policy.overlap, policy.part
             )
         except SemanticError as error:
-            rows[place] = detached(error)
+            rows[place] = error.detached()
         else:
             rows[place] = Prepared(text, other, encoded, plan, prompt_bytes)
     return [row for row in rows if row is not None]
@@ -188,7 +183,7 @@ def _encode(
         return model.tokenizer.encode_pairs(first, second, offsets)
     except SemanticError as error:
         if len(left) == 1:
-            return [detached(error)]
+            return [error.detached()]
         return [
             _encode(model, [text], None if right is None else [right[index]], offsets)[0]
             for index, text in enumerate(left)

@@ -9,6 +9,7 @@ from .batching import Batcher, Limits, RunControl, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
     LoadOptions,
+    LongText,
     Precision,
     RuntimeOptions,
     Task,
@@ -25,10 +26,13 @@ from .ticket import Ticket
 from .tokenization import Tokenizer, load_tokenizer
 from .watchdog import Watchdog
 from .weights import Tensor, load_array, read_weights
+from .windows import plan_windows
 
 # What one run takes along on the CPU provider: measured, batches pay only for short texts.
 _CPU_BATCH_ROWS = 32
 _CPU_BATCH_TOKENS = 256
+# Names of dtypes in safetensors, as the ONNX side spells them.
+_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 _DEFAULT_QUEUE_ROWS = 1 << 16
 _DEFAULT_QUEUE_TOKENS = 1 << 24
 
@@ -130,7 +134,7 @@ def load_model(
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
         queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
     )
-    width = _self_test(spec, tokenizer, session, opened)
+    width = _self_test(spec, tokenizer, session, opened, max_tokens)
     dense = tuple(_load_dense(spec))
     info = describe(
         spec,
@@ -189,7 +193,8 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
         inputs=dict.fromkeys(graph.inputs, "int64"),
         output=graph.output,
     )
-    return _Opened(model, graph.width, graph.vocab_size, graph.position_limit, graph.dtype)
+    dtype = "+".join(_DTYPES[each] for each in graph.dtype.split("+"))
+    return _Opened(model, graph.width, graph.vocab_size, graph.position_limit, dtype)
 
 
 def _max_tokens(spec: ModelSpec, opened: _Opened, asked: int) -> tuple[int, int]:
@@ -218,15 +223,18 @@ def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:
     return next((each for each in (named, tokenizer.pad_id) if each is not None), 0)
 
 
-def _self_test(spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened) -> int:
-    """Score one text and check shape and values; return the width of the output."""
-    text = "self-test"
-    encoded = tokenizer.encode([text], False)
-    control = RunControl([Work(encoded, Ticket())])
+def _self_test(
+    spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened, max_tokens: int
+) -> int:
+    """Score two texts and check shape and values; return the width of the output."""
+    encodings = tokenizer.encode(["a", "a b"], False)  # in one run, so that one is padded
+    windows = [plan_windows(e, max_tokens, LongText.CUT).windows[0] for e in encodings]
     try:
-        (output,) = session.run(encoded, control)
+        output = session.run(windows, RunControl([Work(windows, Ticket())]))[0]
     except SemanticError as error:
-        raise BadArtifactError(f"{spec.folder} fails its self-test: {error.message}") from None
+        raise BadArtifactError(
+            f"{spec.folder} fails its self-test with two texts in one run: {error.message}"
+        ) from None
     rank = {
         Task.SEQUENCE_CLASSIFICATION: (1,),
         Task.TOKEN_CLASSIFICATION: (2,),

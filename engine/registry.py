@@ -395,7 +395,6 @@ class Registry:
             raise
         else:
             record.answered(result.rows)
-            return result
         finally:
             self._tickets.close(ticket)
             del model
@@ -403,6 +402,10 @@ class Registry:
                 entry.leases -= 1
                 if entry.state is not State.READY:
                     self._changed.notify_all()
+        errors = result.rows.errors
+        if errors and errors[0] is not None and all(errors):
+            raise errors[0].detached(input_index=0)
+        return result
 
     # ---- statistics
 

@@ -1,5 +1,6 @@
 """ONNX Runtime sessions: opened on the device that was asked for, verified, run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,13 +62,12 @@ def resolve_device(name: str) -> Device:
     whose provider is not installed.
     """
     installed = ort.get_available_providers()
-    kind, _, index = (name or "auto").partition(":")
-    if kind == "auto" and not index:
-        kind = next(kind for kind, provider in PROVIDERS.items() if provider in installed)
-    elif kind not in PROVIDERS or (kind == "cpu" and ":" in name) or (":" in name) != bool(index):
+    form = re.fullmatch(r"(auto|cpu|cuda)(?:(?<=cuda):([0-9]+))?", name or "auto")
+    if form is None:
         raise InvalidArgumentError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
-    if index and not (index.isascii() and index.isdigit()):
-        raise InvalidArgumentError(f"unknown device {name!r}; use cuda:N with a number")
+    kind, index = form.groups()
+    if kind == "auto":
+        kind = next(kind for kind, provider in PROVIDERS.items() if provider in installed)
     provider = PROVIDERS[kind]
     if provider not in installed:
         raise DeviceUnavailableError(

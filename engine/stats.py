@@ -171,11 +171,9 @@ class Recorder:
 
     def failed(self, error: BaseException) -> None:
         """Note that the whole call failed, or was not taken on at all."""
-        status, row = Status.INTERNAL, -1
-        if isinstance(error, SemanticError):
-            status, row = error.status, error.input_index
-        refused = row < 0 and status is not Status.INTERNAL and status not in _ENDED_AS
-        if refused and not self._in_flight:
+        status = error.status if isinstance(error, SemanticError) else Status.INTERNAL
+        taken_on = self._in_flight or status is Status.INTERNAL or status in _ENDED_AS
+        if not taken_on:
             self._counters.refuse(self._call, self._rows)
             return
         seconds = time.perf_counter() - self._started

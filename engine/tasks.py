@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from . import results
 from .batching import Work
-from .config import LongText, RunOptions, Shorten, Task
+from .config import LongText, Output, RunOptions, Shorten, Task
 from .decoding import (
     decode_classification,
     decode_counts,
@@ -13,7 +13,7 @@ from .decoding import (
     decode_token_classification,
 )
 from .errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from .inputs import Policy, Prepared, Row, Text, detached, prepare
+from .inputs import Policy, Prepared, Row, Text, prepare
 from .model import Model
 from .results import Float32
 from .stats import Call, Recorder
@@ -77,6 +77,10 @@ def check(model: Model, call: Call, options: RunOptions) -> None:
         raise InvalidArgumentError(
             f"dimension is {options.dimension}, model {model.info.name!r} allows {allowed}"
         )
+    if options.threshold and options.output is Output.TOKENS:
+        raise InvalidArgumentError(
+            "threshold drops entities and has no meaning for output TOKENS; leave it 0"
+        )
     if options.layer and options.layer not in model.info.layers:
         raise InvalidArgumentError(
             f"layer is {options.layer}, model {model.info.name!r} answers only from its last "
@@ -87,20 +91,13 @@ def check(model: Model, call: Call, options: RunOptions) -> None:
 def answer(model: Model, request: Request) -> results.Result:
     """Answer a call that ``check`` has passed.
 
-    Raise what fails the whole call: a full queue, or the reason when every row failed.
+    Raise what fails the whole call, such as a full queue.
     """
     rows = _prepare(model, request)
     if request.call is Call.COUNT_TOKENS:
-        result: results.Result = decode_counts(model, rows)
-    else:
-        outputs = _score(model, rows, request)
-        result = _DECODERS[request.call](model, request.options, rows, outputs)
-    errors = result.rows.errors
-    if errors and all(errors):
-        first = errors[0]
-        assert first is not None
-        raise type(first)(first.message, input_index=0)
-    return result
+        return decode_counts(model, rows)
+    outputs = _score(model, rows, request)
+    return _DECODERS[request.call](model, request.options, rows, outputs)
 
 
 def _prepare(model: Model, request: Request) -> list[Row]:
@@ -160,7 +157,7 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
         position = end
         if failed is not None:
             # Rows of one run share its error; each row gets its own, with its own index.
-            rows[index] = detached(failed)
+            rows[index] = failed.detached()
         else:
             outputs[index] = scored
     return outputs

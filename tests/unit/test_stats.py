@@ -139,8 +139,6 @@ def test_what_was_not_taken_on_is_refused(error: SemanticError) -> None:
         (DeadlineError("x"), False, "expired"),
         (CancelledError("x"), True, "cancelled"),
         (CancelledError("x"), False, "cancelled"),
-        (InvalidArgumentError("every row", input_index=0), False, "failed"),
-        (TooLongError("every row", input_index=0), False, "failed"),
     ],
 )
 def test_a_call_that_fails_is_counted_once(
