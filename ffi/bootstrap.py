@@ -1,5 +1,7 @@
 """Compose the library once Python runs: one registry, attached to every export."""
 
+import atexit
+
 from libsemantic.engine.config import LogLevel
 from libsemantic.engine.errors import InterpreterError, Status
 from libsemantic.engine.memory import resident_bytes
@@ -38,6 +40,7 @@ def start(ffi: FFI, lib: Lib) -> None:
         lib.boundary_log(int(level), line, len(line))
 
     REGISTRY.log.send_to(write_log)
+    atexit.register(lib.boundary_end_calls)
     first_run()
     REGISTRY.set_interpreter_bytes(max(0, resident_bytes() - lib.boundary_resident_before_start()))
     lib.boundary_report_start(ffi.NULL)

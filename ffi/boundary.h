@@ -26,6 +26,8 @@ semantic_status boundary_leave(semantic_status status, const void **result, sema
 int boundary_started(void);
 /* Called by the start-up code in Python: NULL when everything is attached. */
 void boundary_report_start(const char *failure);
+/* Called when an adopted interpreter ends: refuse new calls and end those in flight. */
+void boundary_end_calls(void);
 /* Resident memory of the process just before Python was started or adopted. */
 int64_t boundary_resident_before_start(void);
 

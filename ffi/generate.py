@@ -50,6 +50,7 @@ uint64_t boundary_blocks_unfreed_bytes(void);
 uint64_t boundary_log_dropped(void);
 void boundary_log(semantic_log_level level, const char *message, size_t length);
 void boundary_report_start(const char *failure);
+void boundary_end_calls(void);
 int64_t boundary_resident_before_start(void);
 void boundary_set_error(semantic_error *error, semantic_status status, int64_t input_index,
                         const char *text, size_t length);
@@ -234,6 +235,15 @@ def _entry_point(function: Function) -> str:
         "    if (status != SEMANTIC_OK)",
         "        return status;",
         f"    status = py_{function.name}({arguments});",
+    ]
+    for out in outs:
+        if out.pointers == 1:
+            lines += [
+                f"    if (status == SEMANTIC_OK && {out.name}->id == 0)",
+                f"        status = boundary_fail({error}, SEMANTIC_INTERNAL,",
+                '                               "Python answered without a handle");',
+            ]
+    lines += [
         f"    return boundary_leave(status, {result}, {error});",
     ]
     body = "\n".join(lines)

@@ -32,6 +32,7 @@ static _Atomic int64_t in_flight;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int exit_asked; /* wakes the interpreter thread for its last work */
+static int gave_up;    /* an adopted interpreter ended before the calls did */
 static char failure[sizeof(((semantic_error *)0)->message)];
 static char environment[PATH_MAX];
 static int64_t resident_before;
@@ -170,15 +171,21 @@ static int require_environment(void) {
                 known ? running : "of an unknown folder", environment);
 }
 
+static void at_exit(int code, void *unused);
+
 static int bind_python(void) {
     if (require_environment() != 0)
         return -1;
     snprintf(failure, sizeof failure,
              "the start-up code in %.600s could not be run (see stderr); reinstall the environment",
              environment);
-    if (boundary_bind_python() != 0)
+    if (boundary_bind_python() != 0 || failure[0] != '\0')
         return -1;
-    return failure[0] == '\0' ? 0 : -1;
+    /* After the first run of ONNX Runtime, which binding has done: handlers run in
+     * reverse order, and its own teardown must come after ours. */
+    if (on_exit(at_exit, NULL) != 0)
+        return fail("no exit handler can be registered");
+    return 0;
 }
 
 /* Extension modules look for Python's symbols in the global scope, but a host may
@@ -219,16 +226,10 @@ static int initialize_python(void) {
     return 0;
 }
 
-static void at_exit(void);
-
 static void *own_interpreter(void *unused) {
     (void)unused;
     int ready = initialize_python() == 0 && bind_python() == 0;
 
-    /* After the first run of ONNX Runtime, which binding has done: handlers run in
-     * reverse order, and its own teardown must come after ours. */
-    if (ready && atexit(at_exit) != 0)
-        ready = fail("no exit handler can be registered") == 0;
     pthread_mutex_lock(&lock);
     atomic_store(&state, ready ? READY : FAILED);
     pthread_cond_broadcast(&changed);
@@ -250,9 +251,9 @@ static int adopt_interpreter(void) {
 
     snprintf(expected, sizeof expected, "%d.%d.", PY_MAJOR_VERSION, PY_MINOR_VERSION);
     if (strncmp(running, expected, strlen(expected)) != 0)
-        return fail("this process runs Python %.40s, the library was built for %d.%d; use that "
+        return fail("this process runs Python %.*s, the library was built for %d.%d; use that "
                     "Python or rebuild the library",
-                    running, PY_MAJOR_VERSION, PY_MINOR_VERSION);
+                    (int)strcspn(running, " "), running, PY_MAJOR_VERSION, PY_MINOR_VERSION);
     return bind_python();
 }
 
@@ -274,7 +275,9 @@ static int start_thread(void) {
 }
 
 static void in_child(void) {
-    if (atomic_load(&state) != IDLE)
+    int now = atomic_load(&state);
+
+    if (now != IDLE && now != FAILED)
         atomic_store(&state, FORKED);
 }
 
@@ -377,27 +380,65 @@ semantic_status boundary_leave(semantic_status status, const void **result, sema
 
 /* ---- Exit --------------------------------------------------------------- */
 
-/* Refuse new calls, cancel the rest and wait for it: a call inside ONNX Runtime while
- * its globals are torn down would crash the process. */
-static void at_exit(void) {
-    const struct timespec step = {0, 1000000};
-    struct timespec start_time, now;
+static int is_starting(void) {
+    return atomic_load(&state) == STARTING;
+}
 
-    if (atomic_load(&state) != READY)
-        return;
-    atomic_store(&state, EXITING);
-    if (atomic_load(&in_flight) == 0)
-        return;
-    pthread_mutex_lock(&lock);
-    exit_asked = 1;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-    clock_gettime(CLOCK_MONOTONIC, &start_time);
-    do {
-        nanosleep(&step, NULL);
+static int calls_are_in_flight(void) {
+    return atomic_load(&in_flight) != 0;
+}
+
+/* Whether it ended within the grace that the end of a process allows. */
+static int wait_while(int (*busy)(void)) {
+    const struct timespec step = {0, 1000000};
+    struct timespec begin, now;
+
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    while (busy()) {
         clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (atomic_load(&in_flight) != 0 &&
-             (double)(now.tv_sec - start_time.tv_sec) +
-                     (double)(now.tv_nsec - start_time.tv_nsec) / 1e9 <
-                 EXIT_GRACE_SECONDS);
+        if ((double)(now.tv_sec - begin.tv_sec) + (double)(now.tv_nsec - begin.tv_nsec) / 1e9 >
+            EXIT_GRACE_SECONDS)
+            return 0;
+        nanosleep(&step, NULL);
+    }
+    return 1;
+}
+
+static int refuse_new_calls(void) {
+    int ready = READY;
+
+    return atomic_compare_exchange_strong(&state, &ready, EXITING);
+}
+
+/* Refuse new calls, cancel the rest and wait for it: a call inside ONNX Runtime while its
+ * globals are torn down would crash the process. Where they cannot be torn down, because
+ * a call does not end or because the threads they wait for are in the parent of a fork,
+ * the process ends here, with the code it was to end with. */
+static void at_exit(int code, void *unused) {
+    (void)unused;
+    int clean = wait_while(is_starting);
+
+    if (refuse_new_calls() && calls_are_in_flight()) {
+        pthread_mutex_lock(&lock);
+        exit_asked = 1;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&lock);
+    }
+    if (atomic_load(&state) == FORKED) {
+        fflush(NULL);
+        _exit(code);
+    }
+    if (!clean || gave_up || !wait_while(calls_are_in_flight)) {
+        fflush(stdout); /* another thread may hold the lock of any other file for ever */
+        _exit(code);
+    }
+}
+
+/* An adopted interpreter ends before the exit handlers run, and with it the threads that
+ * are inside a call. */
+void boundary_end_calls(void) {
+    if (!refuse_new_calls())
+        return;
+    boundary_cancel_everything();
+    gave_up = !wait_while(calls_are_in_flight);
 }

@@ -52,6 +52,28 @@ GOOD: Mapping[str, object] = {
     "semantic_free": None,
 }
 
+
+def having(parameter: str) -> list[str]:
+    """Return the functions with a parameter of that name."""
+    return [name for name, f in FUNCTIONS.items() if any(p.name == parameter for p in f.parameters)]
+
+
+def pointers(name: str) -> list[generate.Parameter]:
+    """Return the parameters of a function that may be NULL."""
+    return [p for p in FUNCTIONS[name].parameters if p.pointers or p.name == "callback"]
+
+
+def options_of(name: str) -> str:
+    """Return the struct of a function's options."""
+    return next(p.type for p in FUNCTIONS[name].parameters if p.name == "options")
+
+
+WITH_A_RESULT = sorted(
+    name
+    for name, function in FUNCTIONS.items()
+    if any(p.is_out and p.pointers == 2 for p in function.parameters)
+)
+
 # The extent of each array of the result structs: fields of the same struct, or "rows" for the
 # number of rows; "+1" adds one.
 EXTENTS: Mapping[str, Mapping[str, str]] = {

@@ -6,8 +6,9 @@ fault_host.py MODE REPORT writes what C answered as JSON; modes are the keys of 
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from unittest import mock
 
 import libsemantic.ffi
 from libsemantic.engine.errors import Status
@@ -17,7 +18,7 @@ from libsemantic.ffi.codecs import FFI, CData, Lib
 from libsemantic.ffi.generate import PLAIN_C
 from libsemantic.ffi.native import Boundary, Entry
 
-from .binding import FUNCTIONS, MODEL_OF, Library
+from .binding import FUNCTIONS, MODEL_OF, WITH_A_RESULT, Library
 from .harness import Models
 
 Answer = dict[str, object]
@@ -89,7 +90,7 @@ def ask(
 
 def ask_all(library: Library, switch: Switch) -> Report:
     models = Models(library)
-    answers = {}
+    answers: dict[str, list[Answer]] = {}
     for fault, happens in FAULTS.items():
         answers[fault] = []
         for name in FUNCTIONS:
@@ -115,24 +116,55 @@ def registry_fails(library: Library) -> Report:
     return ask_all(library, switch)
 
 
-def change_entries(change: Callable[[dict[str, Entry]], dict[str, Entry]]) -> None:
+Entries = Mapping[str, Callable[..., object]]
+
+
+def change_entries(change: Callable[[dict[str, Entry]], Entries]) -> None:
     original = Boundary.entries
 
-    def entries(self: Boundary) -> dict[str, Entry]:
+    def entries(self: Boundary) -> Entries:
         return change(original(self))
 
-    setattr(Boundary, "entries", entries)
+    mock.patch.object(Boundary, "entries", entries).start()
 
 
 def entries_fail(library: Library) -> Report:
     """The functions that C calls are the fault's place."""
     switch = Switch()
 
-    def change(entries: dict[str, Entry]) -> dict[str, Entry]:
+    def change(entries: dict[str, Entry]) -> Entries:
         return {name: switch.before(entry) for name, entry in entries.items()}
 
     change_entries(change)
     return ask_all(library, switch)
+
+
+def entries_fail_late(library: Library) -> Report:
+    """A result is there already when its entry fails."""
+    late = True
+
+    def fail_late(entry: Entry) -> Entry:
+        def failing(*arguments: CData) -> int:
+            status = entry(*arguments)
+            if late:
+                raise RuntimeError
+            return status
+
+        return failing
+
+    def change(entries: dict[str, Entry]) -> Entries:
+        return entries | {name: fail_late(entries[name]) for name in WITH_A_RESULT}
+
+    change_entries(change)
+    models = Models(library)
+    answers = []
+    for name in WITH_A_RESULT:
+        arguments = models.arguments(name)
+        status = Status(library.call(name, arguments))
+        empty = library.out(name, arguments) == library.ffi.NULL
+        answers.append({"name": name, "status": status.name, "empty": empty})
+    late = False
+    return {"answers": answers, "unfreed": unfreed(library)}
 
 
 def one_is_missing(library: Library) -> Report:
@@ -150,12 +182,12 @@ def one_too_many(library: Library) -> Report:
 def the_start_fails(library: Library) -> Report:
     """The environment is broken: a module cannot be imported."""
     delattr(libsemantic.ffi, "bootstrap")
-    sys.modules["libsemantic.ffi.bootstrap"] = None
+    mock.patch.dict(sys.modules, {"libsemantic.ffi.bootstrap": None}).start()
     return refused_calls(library)
 
 
 def the_start_exits(library: Library) -> Report:
-    setattr(bootstrap, "first_run", fails(SystemExit(0)))
+    mock.patch.object(bootstrap, "first_run", fails(SystemExit(0))).start()
     return refused_calls(library)
 
 
@@ -165,8 +197,6 @@ def refused_calls(library: Library) -> Report:
     for name in FUNCTIONS:
         if name in PLAIN_C:
             continue
-        if not answers:  # the first one starts, and it must be one that does
-            name = "semantic_init"
         arguments = library.good_arguments(name, 1, MODEL_OF.get(name, "nobody"))
         status = library.call(name, arguments)
         out = library.out(name, arguments)
@@ -191,9 +221,9 @@ class Counting:
     def __getattr__(self, name: str) -> CData:
         return getattr(self._ffi, name)
 
-    def def_extern(self, **options: CData) -> CData:
-        self.attached[options["name"]] += 1
-        return self._ffi.def_extern(**options)
+    def def_extern(self, name: str, error: int | None = None, onerror: CData = None) -> CData:
+        self.attached[name] += 1
+        return self._ffi.def_extern(name=name, error=error, onerror=onerror)
 
 
 def composition(library: Library) -> Report:
@@ -206,7 +236,7 @@ def composition(library: Library) -> Report:
         started.append(counting)
         original(counting, lib)
 
-    setattr(bootstrap, "start", start)
+    mock.patch.object(bootstrap, "start", start).start()
     for _ in range(3):
         assert library.call("semantic_init", library.good_arguments("semantic_init", 0, "")) == 0
     return {"starts": len(started), "attached": dict(started[0].attached)}
@@ -217,6 +247,7 @@ MODES = {
     for mode in (
         registry_fails,
         entries_fail,
+        entries_fail_late,
         one_is_missing,
         one_too_many,
         the_start_fails,

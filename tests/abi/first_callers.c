@@ -50,9 +50,8 @@ static void *call(void *argument) {
     first_call(caller, &error);
     status = semantic_load_model(folder, &options, &model, &error);
     if (status == SEMANTIC_ALREADY_EXISTS) { /* another thread was first */
-        do
-            status = semantic_find_model(name, &model, &error);
-        while (status == SEMANTIC_NOT_READY);
+        while ((status = semantic_find_model(name, &model, &error)) == SEMANTIC_NOT_READY)
+            usleep(1000);
     }
     CHECK_OK(status, &error);
     CHECK_OK(semantic_classify(model, &text, 1, NULL, &result, &error), &error);

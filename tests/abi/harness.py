@@ -98,3 +98,25 @@ def run(
         timeout=60,
         check=False,
     )
+
+
+def is_empty(library: Library, name: str, arguments: dict[str, CData]) -> bool:
+    """Tell whether the out value, if there is one, is NULL or 0."""
+    return library.out(name, arguments) in (None, 0, library.ffi.NULL)
+
+
+def refused(
+    library: Library,
+    name: str,
+    arguments: dict[str, CData],
+    status: Status = Status.INVALID_ARGUMENT,
+) -> str:
+    """Require that the call fails with the status and an empty out value; return its message."""
+    assert library.call(name, arguments) == status
+    assert is_empty(library, name, arguments)
+    error = arguments["error"]
+    assert error.status == status
+    message = library.message(error)
+    assert message
+    assert "\n" not in message
+    return message

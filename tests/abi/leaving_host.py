@@ -1,16 +1,19 @@
 """A Python that ends while eight daemon threads are inside calls, and a fork of it before.
 
-leaving_host.py prints the code of the child, then when it leaves, and ends with code 7.
+leaving_host.py [stuck] prints the code of the child, then when it leaves, and ends with code 7.
+With "stuck" the calls do not end when they are cancelled.
 """
 
 import os
 import sys
 import threading
 import time
+from unittest import mock
 
 from libsemantic.engine.errors import Status
+from libsemantic.engine.registry import REGISTRY
 
-from .binding import MODELS, Library
+from .binding import Library
 
 ROWS = 64
 
@@ -49,7 +52,16 @@ def exit_code_of_a_child(library: Library, model: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def main() -> None:
+def main(*, stuck: bool) -> None:
+    """End with code 7 while eight calls are in flight."""
+    asleep: list[object] = []
+
+    def sleep(*arguments: object) -> None:
+        asleep.append(arguments)
+        time.sleep(60)
+
+    if stuck:
+        mock.patch.object(REGISTRY, "classify", sleep).start()
     library = Library()
     arguments = library.good_arguments("semantic_load_model", 0, "")
     assert library.call("semantic_load_model", arguments) == Status.OK
@@ -57,12 +69,11 @@ def main() -> None:
     print(exit_code_of_a_child(library, model), flush=True)
     for _ in range(8):
         threading.Thread(target=call_for_ever, args=(library, model), daemon=True).start()
-    while rows_in_flight(library) != 8 * ROWS:
+    while len(asleep) != 8 if stuck else rows_in_flight(library) != 8 * ROWS:
         time.sleep(0.001)
     print(time.monotonic(), flush=True)
     sys.exit(7)
 
 
 if __name__ == "__main__":
-    assert MODELS.is_dir()
-    main()
+    main(stuck=sys.argv[1:] == ["stuck"])

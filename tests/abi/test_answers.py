@@ -1,4 +1,4 @@
-"""Answers through C: equal to the references, and to what the engine says."""
+"""Answers through C equal the references."""
 
 import json
 from typing import TypedDict
@@ -7,19 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from libsemantic.engine.config import LongText, Output, RunOptions, Shorten
-from libsemantic.engine.errors import Status
-from libsemantic.engine.registry import REGISTRY
+from libsemantic.engine.config import LongText, Output, Shorten
 from libsemantic.ffi.codecs import CData
 
-from .binding import FUNCTIONS, GOOD, MODEL_OF, MODELS, Library
+from .binding import MODELS, Library
 from .harness import Models
 
 TOLERANCE = 1e-4
-SENTENCE = "Zoë and café wrote to jane.roe@example.org 😀".encode()
-ROW_CALLS = [
-    name for name, f in FUNCTIONS.items() if any(p.name == "options" for p in f.parameters[3:])
-]
 
 
 class Case(TypedDict, total=False):
@@ -206,111 +200,6 @@ def test_windows_of_a_long_text(library: Library, models: Models) -> None:
     assert result["rows"]["window_count"].tolist() == [3]
 
 
-def same(through_c: dict[str, CData], python: object) -> None:
-    """Require that a result read from C equals the engine's, field by field."""
-    for field, value in through_c.items():
-        expected = getattr(python, field)
-        if isinstance(value, dict):
-            same(value, expected)
-        elif isinstance(value, np.ndarray):
-            expected = np.asarray(expected)
-            assert value.shape == expected.shape, field
-            np.testing.assert_array_equal(value, expected.astype(value.dtype), err_msg=field)
-        else:
-            assert value == expected, field
-
-
-@pytest.mark.parametrize("name", ROW_CALLS)
-def test_every_field_of_a_result_arrives(library: Library, models: Models, name: str) -> None:
-    """All fields, with failed rows and windows among them, are those of the engine's answer."""
-    rows: list[bytes | None] = [SENTENCE, b"\xff", None, b"", b"a \0 b", b"math word " * 200]
-    arguments = models.arguments(name) | {"n": len(rows)}
-    others = [b"a router", b"two", b"", b"x", b"and \xe9", b"taxes"]
-    texts = library.texts(*((None, 3) if row is None else row for row in rows))
-    for parameter in ("texts", "left", "context"):
-        arguments[parameter] = texts
-    for parameter in ("right", "answer"):
-        arguments[parameter] = library.texts(*others)
-    pairs = "pairs" in name
-    options = RunOptions(
-        long_text=LongText.WINDOWS, shorten=Shorten.FIRST if pairs else Shorten.AUTO
-    )
-    arguments["options"] = library.options(
-        "semantic_run_options",
-        {"long_text": int(options.long_text), "shorten": int(options.shorten)},
-    )
-    assert library.call(name, arguments) == Status.PARTIAL
-    result = library.take(library.out(name, arguments))
-
-    call = getattr(REGISTRY, name.removeprefix("semantic_"))
-    same(result, call(arguments["model"].id, rows, *([others] if pairs else []), options))
-    failed = {1: "not UTF-8 at byte 0", 2: "NULL but has a length"}
-    if pairs:
-        failed[4] = "not UTF-8 at byte 4"
-    for row in range(len(rows)):
-        good = row not in failed
-        assert result["rows"]["status"][row] == (Status.OK if good else Status.INVALID_ARGUMENT)
-        assert failed.get(row, "") in result["rows"]["message"][row]
-        assert bool(result["rows"]["message"][row]) != good
-        assert (result["rows"]["token_count"][row] > 0) == good
-        for field in ("score", "probabilities", "logits", "class_max", "values"):
-            if field in result and "row_start" not in result:
-                assert np.isnan(result[field][row]).all() != good
-        if "label_index" in result and "row_start" not in result:
-            assert (result["label_index"][row] == -1) != good
-    error = arguments["error"]
-    assert error.status == Status.PARTIAL
-    assert error.input_index == 1
-    assert library.message(error) == result["rows"]["message"][1]
-    assert result["rows"]["window_count"][5] > 1
-
-
-@pytest.mark.parametrize("name", ROW_CALLS)
-def test_when_every_row_fails_there_is_no_result(
-    library: Library, models: Models, name: str
-) -> None:
-    arguments = models.arguments(name) | {"n": 2}
-    bad = library.texts(b"ok \xf0\x9f", b"\xff")
-    arguments |= dict.fromkeys(("texts", "left", "context", "right", "answer"), bad)
-    assert library.call(name, arguments) == Status.INVALID_ARGUMENT
-    assert library.out(name, arguments) == library.ffi.NULL
-    assert arguments["error"].status == Status.INVALID_ARGUMENT
-    assert arguments["error"].input_index == 0
-    assert "not UTF-8 at byte 3" in library.message(arguments["error"])
-
-
-@pytest.mark.parametrize("name", ROW_CALLS)
-@pytest.mark.parametrize("length", [1 << 20 | 1, 2**63 - 1, 2**63, 2**64 - 1])
-def test_a_length_beyond_all_sense_fails_its_row_unread(
-    library: Library, models: Models, name: str, length: int
-) -> None:
-    arguments = models.arguments(name) | {"n": 2}
-    texts = library.texts(b"fine", (b"short", length))
-    arguments |= dict.fromkeys(("texts", "left", "context", "right", "answer"), texts)
-    assert library.call(name, arguments) == Status.PARTIAL
-    result = library.take(library.out(name, arguments))
-    assert result["rows"]["status"].tolist() == [Status.OK, Status.TOO_LONG]
-    assert "max_text_bytes is 1048576" in result["rows"]["message"][1]
-
-
-def test_nul_is_a_character_like_any_other(library: Library, models: Models) -> None:
-    text = "math \0 jane@example.org"
-    arguments = models.arguments("semantic_classify") | {"n": 2}
-    arguments["texts"] = library.texts(text.encode(), text.split("\0")[0].encode())
-    result = library.result_of("semantic_classify", arguments)
-    counts = result["rows"]["token_count"].tolist()
-    assert counts[0] > counts[1] + 3  # what follows the NUL was read
-
-
-def test_an_empty_text_may_be_null(library: Library, models: Models) -> None:
-    arguments = models.arguments("semantic_embed") | {"n": 2}
-    arguments["texts"] = library.texts((None, 0), b"")
-    result = library.result_of("semantic_embed", arguments)
-    np.testing.assert_array_equal(result["values"][0], result["values"][1])
-    expected = next(case for case in cases_of("bert-embed-mean") if case["text"] == "")
-    np.testing.assert_allclose(result["values"][0], expected["embedding"], atol=TOLERANCE)
-
-
 def test_token_pairs_label_the_second_text(library: Library, models: Models) -> None:
     arguments = models.arguments("semantic_classify_token_pairs")
     answer_text = "Zoë wrote é".encode()
@@ -326,26 +215,10 @@ def test_token_pairs_label_the_second_text(library: Library, models: Models) -> 
     assert result["end"].max() == len(answer_text)
 
 
-def test_info_list_and_statistics_arrive(library: Library, models: Models) -> None:
-    for folder in ("bert-seq", "bert-token", "bert-embed-mean"):
-        arguments = models.arguments("semantic_get_model_info")
-        arguments["model"] = library.handle(models[folder])
-        info = library.result_of("semantic_get_model_info", arguments)
-        same(info, REGISTRY.info(models[folder]))
-        assert info["name"] == f"golden {folder}"
-        assert info["family"] == "bert"
-        assert info["source"] == "safetensors"
-        assert json.loads(info["json"])["labels"] == list(info["labels"])
-    same(
-        library.result_of("semantic_list_models", models.arguments("semantic_list_models")),
-        REGISTRY.list_models(),
-    )
-    library.result_of("semantic_classify", models.arguments("semantic_classify"))
-    stats = library.result_of("semantic_get_stats", models.arguments("semantic_get_stats"))
-    assert stats.pop("results_unfreed") == 0
-    assert stats.pop("results_unfreed_bytes") == 0
-    stats.pop("log_dropped")
-    same(stats, REGISTRY.stats())
-    assert stats["models_ready"] == 3
-    assert stats["running"] == 1
-    assert GOOD.keys() >= MODEL_OF.keys()
+def test_an_empty_text_may_be_null(library: Library, models: Models) -> None:
+    arguments = models.arguments("semantic_embed") | {"n": 2}
+    arguments["texts"] = library.texts((None, 0), b"")
+    result = library.result_of("semantic_embed", arguments)
+    np.testing.assert_array_equal(result["values"][0], result["values"][1])
+    expected = next(case for case in cases_of("bert-embed-mean") if case["text"] == "")
+    np.testing.assert_allclose(result["values"][0], expected["embedding"], atol=TOLERANCE)

@@ -1,60 +1,17 @@
 """What the top of the header promises of every function, asked of every function."""
 
-from dataclasses import fields
-from enum import IntEnum
-from typing import get_type_hints
-
 import numpy as np
 import pytest
 
-from libsemantic.engine.config import MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions
 from libsemantic.engine.errors import Status
 from libsemantic.engine.registry import REGISTRY
-from libsemantic.ffi.codecs import FIRST_SIZES, MAX_STRUCT_SIZE, CData
 from libsemantic.ffi.generate import OPTIONAL, PLAIN_C, Parameter
 
-from .binding import FUNCTIONS, GOOD, MODELS, Library
-from .harness import Models
+from .binding import FUNCTIONS, GOOD, MODELS, ROOT, Library, having, pointers
+from .harness import Models, is_empty, refused
 
 NEVER_ISSUED = 1 << 40
-OPTIONS = {
-    "semantic_init_options": RuntimeOptions,
-    "semantic_load_options": LoadOptions,
-    "semantic_run_options": RunOptions,
-}
 HARMLESS_NULLS = {*OPTIONAL, "callback", "user", "block"}
-
-
-def having(parameter: str) -> list[str]:
-    """Return the functions with a parameter of that name."""
-    return [name for name, f in FUNCTIONS.items() if any(p.name == parameter for p in f.parameters)]
-
-
-def pointers(name: str) -> list[Parameter]:
-    return [p for p in FUNCTIONS[name].parameters if p.pointers or p.name == "callback"]
-
-
-def is_empty(library: Library, name: str, arguments: dict[str, CData]) -> bool:
-    """Tell whether the out value, if there is one, is NULL or 0."""
-    return library.out(name, arguments) in (None, 0, library.ffi.NULL)
-
-
-def options_of(name: str) -> str:
-    return next(p.type for p in FUNCTIONS[name].parameters if p.name == "options")
-
-
-def refused(
-    library: Library, name: str, arguments: dict[str, CData], status: Status = Status(1)
-) -> str:
-    """Require that the call fails with the status and an empty out value; return its message."""
-    assert library.call(name, arguments) == status
-    assert is_empty(library, name, arguments)
-    error = arguments["error"]
-    assert error.status == status
-    message = library.message(error)
-    assert message
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -119,129 +76,6 @@ def test_a_larger_error_is_that_of_a_newer_caller(library: Library, models: Mode
     arguments["name"] = library.text("nobody")
     assert "nobody" in refused(library, "semantic_find_model", arguments, Status.NOT_FOUND)
     assert library.ffi.buffer(memory)[size : size + 16] == b"\xa5" * 16
-
-
-@pytest.mark.parametrize("name", having("options"))
-def test_sizes_of_options(library: Library, models: Models, name: str) -> None:
-    ffi, struct = library.ffi, options_of(name)
-    first, size = FIRST_SIZES[struct], ffi.sizeof(struct)
-    memory = ffi.new("char[]", MAX_STRUCT_SIZE + 8)
-    arguments = models.arguments(name)
-    arguments["options"] = options = ffi.cast(f"{struct} *", memory)
-    for wrong in (0, 1, 8, first - 1, MAX_STRUCT_SIZE + 1, 2**64 - 1):
-        options.struct_size = wrong
-        message = refused(library, name, arguments)
-        assert f"{struct}.struct_size is {wrong}" in message
-        assert f"{size} in this version" in message
-    for right in (first, size, size + 1, size + 400, MAX_STRUCT_SIZE):
-        options.struct_size = right
-        good = models.arguments(name) | {"options": options}
-        assert library.call(name, good) == Status.OK, library.message(good["error"])
-        if name == "semantic_load_model":
-            library.lib.semantic_unload_model(good["model"][0], 0, ffi.NULL)
-        elif name != "semantic_init":
-            library.take(library.out(name, good))
-    options.struct_size = size + 400
-    for position in (size, size + 399):
-        memory[position] = b"\x01"
-        assert "does not know" in refused(library, name, arguments)
-        memory[position] = b"\0"
-    memory[size + 400] = b"\x01"  # beyond the struct: none of our business
-    good = models.arguments(name) | {"options": options}
-    assert library.call(name, good) == Status.OK
-    if name not in ("semantic_init", "semantic_load_model"):
-        library.take(library.out(name, good))
-
-
-def enum_fields() -> list[tuple[str, str, type[IntEnum]]]:
-    return [
-        (struct, field.name, hint)
-        for struct, options in OPTIONS.items()
-        for field in fields(options)
-        if isinstance(hint := get_type_hints(options)[field.name], type)
-        and issubclass(hint, IntEnum)
-    ]
-
-
-def test_the_enums_of_the_options_are_all_there() -> None:
-    assert {field for _, field, _ in enum_fields()} == {
-        *("log_level", "task", "precision", "long_text", "shorten", "output", "normalize"),
-    }
-
-
-@pytest.mark.parametrize(("struct", "field", "enum"), enum_fields(), ids=str)
-def test_unknown_enum_values(
-    library: Library, models: Models, struct: str, field: str, enum: type[IntEnum]
-) -> None:
-    for name in having("options"):
-        if options_of(name) != struct:
-            continue
-        for value in (-1, max(enum) + 1, 2**31 - 1, -(2**31)):
-            arguments = models.arguments(name)
-            arguments["options"] = library.options(struct, {field: value})
-            message = refused(library, name, arguments)
-            assert f"{field} is {value}; it may be " in message
-            assert all(f"{member.value} ({member.name})" in message for member in enum)
-
-
-@pytest.mark.parametrize("name", having("timeout_ms"))
-@pytest.mark.parametrize("timeout", [-1, -(2**63)])
-def test_negative_timeouts(library: Library, models: Models, name: str, timeout: int) -> None:
-    arguments = models.arguments(name) | {"timeout_ms": timeout}
-    assert "timeout_ms is negative" in refused(library, name, arguments)
-    good = models.arguments("semantic_classify")  # nothing was unloaded
-    library.result_of("semantic_classify", good)
-
-
-@pytest.mark.parametrize("name", having("options"))
-def test_negative_timeouts_in_options(library: Library, models: Models, name: str) -> None:
-    struct = options_of(name)
-    if struct == "semantic_init_options":
-        arguments = models.arguments(name)
-        arguments["options"] = library.options(struct, {"queue_rows": -1})
-        assert "queue_rows is -1" in refused(library, name, arguments)
-        return
-    arguments = models.arguments(name)
-    arguments["options"] = library.options(struct, {"timeout_ms": -5})
-    assert "timeout_ms is -5" in refused(library, name, arguments)
-
-
-@pytest.mark.parametrize("name", having("timeout_ms"))
-def test_the_longest_timeout(library: Library, models: Models, name: str) -> None:
-    arguments = models.arguments(name) | {"timeout_ms": 2**63 - 1}
-    assert library.call(name, arguments) == Status.OK
-
-
-@pytest.mark.parametrize("name", having("n"))
-def test_no_rows(library: Library, models: Models, name: str) -> None:
-    for null in (False, True):
-        arguments = models.arguments(name) | {"n": 0}
-        if null:
-            arguments.update(
-                (p.name, library.ffi.NULL) for p in pointers(name) if p.type == "semantic_text"
-            )
-        result = library.result_of(name, arguments)
-        assert result["rows"]["count"] == 0
-        assert result["generation"] == 1
-        for field in ("item_count", "window_total"):
-            assert result.get(field, 0) == 0
-        if "row_start" in result:
-            assert result["row_start"].tolist() == [0]
-
-
-@pytest.mark.parametrize("name", having("n"))
-@pytest.mark.parametrize("count", [MAX_ROWS + 1, 2**60, 2**64 - 1])
-def test_too_many_rows(library: Library, models: Models, name: str, count: int) -> None:
-    # The array has one row: reading beyond it would crash or answer otherwise.
-    arguments = models.arguments(name) | {"n": count}
-    assert f"{count} rows" in refused(library, name, arguments)
-
-
-def test_as_many_rows_as_allowed(library: Library, models: Models) -> None:
-    arguments = models.arguments("semantic_count_tokens")
-    arguments |= {"texts": library.texts(*[b""] * MAX_ROWS), "n": MAX_ROWS}
-    result = library.result_of("semantic_count_tokens", arguments)
-    assert result["rows"]["token_count"].tolist() == [2] * MAX_ROWS
 
 
 @pytest.mark.parametrize(
@@ -326,7 +160,7 @@ def test_status_names(library: Library) -> None:
 
 
 def test_versions(library: Library) -> None:
-    header = (MODELS.parents[2] / "include" / "semantic.h").read_text()
+    header = (ROOT / "include" / "semantic.h").read_text()
     assert f'#define SEMANTIC_VERSION "{GOOD["semantic_version"]}"' in header
     assert library.lib.semantic_abi_version() == 0 << 16 | 1
 
@@ -364,23 +198,6 @@ def test_results_live_on_without_their_model(library: Library, models: Models) -
     after = library.take(result)
     assert after["labels"] == before["labels"]
     np.testing.assert_array_equal(after["probabilities"], before["probabilities"])
-
-
-def test_init_again_with_the_same_and_with_other_options(library: Library, models: Models) -> None:
-    assert library.call("semantic_init", models.arguments("semantic_init")) == Status.OK
-    for values in ({}, {"device": ""}):
-        same = models.arguments("semantic_init")
-        same["options"] = library.options("semantic_init_options", values)
-        assert library.call("semantic_init", same) == Status.OK
-    other = models.arguments("semantic_init")
-    other["options"] = library.options("semantic_init_options", {"intra_op_threads": 3})
-    refused(library, "semantic_init", other, Status.ALREADY_EXISTS)
-    other["options"] = library.options("semantic_init_options", {"environment": "/nowhere"})
-    message = refused(library, "semantic_init", other, Status.ALREADY_EXISTS)
-    assert "cannot move to /nowhere" in message
-    assert library.lib.semantic_cleanup(1000, library.ffi.NULL) == Status.OK
-    other["options"] = library.options("semantic_init_options", {"intra_op_threads": 3})
-    assert library.call("semantic_init", other) == Status.OK
 
 
 def test_the_registry_is_the_one_of_python(library: Library, models: Models) -> None:

@@ -110,21 +110,20 @@ def test_layout_and_constants_are_those_published(library: Library, tmp_path: Pa
     )
     compile_program(source, tmp_path / "layout")
     said = iter(run(tmp_path / "layout").stdout.splitlines())
-    found = {
-        "constants": {name: int(next(said)) for name in constants()},
-        "sizes": {name: int(next(said)) for name in structs},
-        "fields": {
-            name: {field: [int(number) for number in next(said).split()] for field in fields}
-            for name, fields in structs.items()
-        },
+    values = {name: int(next(said)) for name in constants()}
+    sizes = {name: int(next(said)) for name in structs}
+    places = {
+        name: {field: [int(number) for number in next(said).split()] for field in fields}
+        for name, fields in structs.items()
     }
-    assert found == json.loads(LAYOUT.read_text())
+    published = json.loads(LAYOUT.read_text())
+    assert {"constants": values, "sizes": sizes, "fields": places} == published
     for name, fields in structs.items():
-        assert ffi.sizeof(name) == found["sizes"][name]
+        assert ffi.sizeof(name) == sizes[name]
         for field in fields:
-            assert ffi.offsetof(name, field) == found["fields"][name][field][0]
+            assert ffi.offsetof(name, field) == places[name][field][0]
     for name in constants():
-        assert getattr(library.lib, name) == found["constants"][name]
+        assert getattr(library.lib, name) == values[name]
 
 
 def test_the_first_sizes_of_options_never_change() -> None:
@@ -177,9 +176,7 @@ def test_nothing_is_undefined_beyond_libc_and_python() -> None:
         if library.startswith(("libpython", "libc.", "libdl.", "libpthread."))
         for name in symbols(path, "--defined-only")
     }
-    undefined = {
-        name for name, kind in symbols(LIBRARY, "--undefined-only").items() if kind != "w"
-    }
+    undefined = {name for name, kind in symbols(LIBRARY, "--undefined-only").items() if kind != "w"}
     assert len(undefined) > 40
     assert undefined - known == set()
 

@@ -170,9 +170,7 @@ def test_stopping_waits_for_calls_in_flight(library: Library, models: Models, na
 
 def test_the_longest_deadline_with_callers_that_wait(library: Library, models: Models) -> None:
     name = "semantic_classify"
-    calls = [
-        long_call(library, models, name, timeout_ms=2**63 - 1) | {"n": 300} for _ in range(6)
-    ]
+    calls = [long_call(library, models, name, timeout_ms=2**63 - 1) | {"n": 300} for _ in range(6)]
     for running, arguments in zip(
         [Running(library, name, arguments) for arguments in calls], calls, strict=True
     ):
