@@ -154,6 +154,9 @@ class RunOptions:
             raise InvalidArgumentError(f"threshold is {self.threshold}; give 0 (default) to 1")
 
 
+DEFAULT_RUN_OPTIONS = RunOptions()
+
+
 def available_cpus() -> int:
     """Count the CPUs this process may use: its CPU set, cut by its cgroup quota."""
     count = len(os.sched_getaffinity(0))

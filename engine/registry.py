@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from . import results, tasks
-from .config import MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions, Task
+from .config import DEFAULT_RUN_OPTIONS, MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions, Task
 from .errors import (
     AlreadyExistsError,
     ClosedError,
@@ -370,7 +370,7 @@ class Registry:
         others: Sequence[Text] | None,
         options: RunOptions | None,
     ) -> results.Result:
-        options = options or tasks.DEFAULT_OPTIONS
+        options = options or DEFAULT_RUN_OPTIONS
         with self._lock:
             entry = self._ready(handle)
             entry.leases += 1

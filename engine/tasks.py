@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from . import results
 from .batching import Work
-from .config import LongText, Output, RunOptions, Shorten, Task
+from .config import DEFAULT_RUN_OPTIONS, LongText, Output, RunOptions, Shorten, Task
 from .decoding import (
     decode_classification,
     decode_counts,
@@ -36,7 +36,6 @@ _CALLS_OF_OPTION: Mapping[str, frozenset[Call]] = {
         }
     ),
 }
-DEFAULT_OPTIONS = RunOptions()
 
 _TASK_OF_CALL = {
     Call.CLASSIFY: Task.SEQUENCE_CLASSIFICATION,
@@ -67,10 +66,10 @@ def check(model: Model, call: Call, options: RunOptions) -> None:
             f"model {model.info.name!r} does {model.spec.task.name}, {call.name} needs "
             f"{task.name}; use a model of that task"
         )
-    if options is DEFAULT_OPTIONS:
+    if options is DEFAULT_RUN_OPTIONS:
         return
     for name, calls in _CALLS_OF_OPTION.items():
-        if call not in calls and getattr(options, name) != getattr(DEFAULT_OPTIONS, name):
+        if call not in calls and getattr(options, name) != getattr(DEFAULT_RUN_OPTIONS, name):
             raise InvalidArgumentError(f"option {name} has no meaning for {call.name}; leave it 0")
     if options.dimension and options.dimension not in model.info.dimensions:
         allowed = ", ".join(map(str, model.info.dimensions.tolist()))

@@ -79,18 +79,19 @@ def decode_texts(ffi: FFI, texts: CData, count: int) -> list[Any]:
 class OptionsCodec(Generic[Options]):
     """Reads one options struct into the dataclass of the same field names."""
 
-    def __init__(self, ffi: FFI, ctype: str, options: type[Options]) -> None:
+    def __init__(self, ffi: FFI, ctype: str, defaults: Options) -> None:
+        """Read ``ctype``; NULL stands for ``defaults``."""
         self._ffi = ffi
         self._ctype = ctype
         self._pointer = ffi.typeof(f"{ctype} *")
         self._size = ffi.sizeof(ctype)
-        self._options = options
-        self._defaults = options()
+        self._options = type(defaults)
+        self._defaults = defaults
         kinds = {name: field.type.kind for name, field in ffi.typeof(ctype).fields}
-        hints = get_type_hints(options)
+        hints = get_type_hints(self._options)
         self._fields = [
             (field.name, kinds[field.name], _enum_of(hints[field.name]))
-            for field in fields(options)
+            for field in fields(defaults)
         ]
 
     def decode(self, pointer: CData) -> Options:

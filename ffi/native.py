@@ -4,7 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from libsemantic.engine import results
-from libsemantic.engine.config import LoadOptions, LogLevel, RunOptions, RuntimeOptions
+from libsemantic.engine.config import (
+    DEFAULT_RUN_OPTIONS,
+    LoadOptions,
+    LogLevel,
+    RunOptions,
+    RuntimeOptions,
+)
 from libsemantic.engine.errors import (
     InternalError,
     InvalidArgumentError,
@@ -58,9 +64,9 @@ class Boundary:
         self._ffi = ffi
         self._lib = lib
         self._registry = registry
-        self._init_options = OptionsCodec(ffi, "semantic_init_options", RuntimeOptions)
-        self._load_options = OptionsCodec(ffi, "semantic_load_options", LoadOptions)
-        self._run_options = OptionsCodec(ffi, "semantic_run_options", RunOptions)
+        self._init_options = OptionsCodec(ffi, "semantic_init_options", RuntimeOptions())
+        self._load_options = OptionsCodec(ffi, "semantic_load_options", LoadOptions())
+        self._run_options = OptionsCodec(ffi, "semantic_run_options", DEFAULT_RUN_OPTIONS)
         self._results = ResultCodec(ffi, lib, RESULT_STRUCTS, COUNTED_IN_C)
 
     def entries(self) -> dict[str, Entry]:
