@@ -78,6 +78,10 @@ test-go: $(LIBRARY) ## run the Go tests
 	@# -count=1: Go's cached results know nothing of the library.
 	SEMANTIC_TEST_MODELS=$(CURDIR)/tests/golden/models tools/go.sh test -count=1 ./...
 
+.PHONY: test-long
+test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 20 minutes)
+	$(PY) -m pytest tests/long $(PYTEST_ARGS)
+
 .PHONY: lint
 lint: $(LIBRARY) ## check format, style and types of Python, Go and C
 	$(PY) -m ruff format --check .

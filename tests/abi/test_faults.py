@@ -99,7 +99,7 @@ def test_whatever_an_entry_raises_or_returns(tmp_path: Path) -> None:
             assert answer["status"] == "INTERNAL", (fault, answer)
             assert answer["message"] is None or message in answer["message"]
     for answer in answers["0"]:
-        wrong = answer["name"] in WITH_A_RESULT | WITH_A_HANDLE
+        wrong = answer["name"] in {*WITH_A_RESULT, *WITH_A_HANDLE}
         assert answer["status"] == ("INTERNAL" if wrong else "OK")
         kind = "a handle" if answer["name"] in WITH_A_HANDLE else "a result"
         assert not wrong or f"without {kind}" in str(answer["message"])
