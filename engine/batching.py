@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from .errors import InternalError, OverloadedError, SemanticError
+from .errors import InternalError, OutOfMemoryError, OverloadedError, SemanticError
 from .results import Float32, Int64
 from .ticket import FOREVER, Ticket
 from .watchdog import Watchdog
@@ -69,8 +69,9 @@ class RunControl:
         """Stop the run if every caller's ticket has run out."""
         if all(work.ticket.failure() for work in self.works):
             self.stopped = True
-            if self.stop is not None:
-                self.stop()
+            stop = self.stop
+            if stop is not None:
+                stop()
 
 
 # Scores windows together: one output per window, or RunStoppedError, or a SemanticError.
@@ -113,7 +114,7 @@ class Batcher:
 
     def __init__(self, run: Run, limits: Limits, watchdog: Watchdog) -> None:
         self._run = run
-        self._limits = limits
+        self.limits = limits
         self._watchdog = watchdog
         self._mutex = threading.Lock()
         self._queue: deque[_Group] = deque()
@@ -133,19 +134,25 @@ class Batcher:
             control = self._start_at_once(work, groups)
             if control is None:
                 self._admit(groups)
-        on_admitted()
         work.ticket.interrupt = partial(self._interrupt, work)
         try:
+            on_admitted()
             if control is not None:
                 self._lead(work, groups, control)
             while not self._settled(work):
                 self._take_part(work)
+        except BaseException:
+            with self._mutex:
+                if control is not None:
+                    self._runs.discard(control)
+                self._withdraw(work)
+            raise
         finally:
             work.ticket.interrupt = None
 
     def _start_at_once(self, work: Work, groups: list[_Group]) -> RunControl | None:
         """Begin the run of work that an idle model can do in one; it never queues."""
-        if len(groups) != 1 or self._queue or len(self._runs) >= self._limits.parallel_runs:
+        if len(groups) != 1 or self._queue or len(self._runs) >= self.limits.parallel_runs:
             return None
         control = RunControl((work,))
         self._runs.add(control)
@@ -172,7 +179,7 @@ class Batcher:
         lengths = [len(window.ids) for window in work.windows]
         if len(lengths) == 1:
             return [_Group(work, (0,), lengths[0], lengths[0])]
-        limits = self._limits
+        limits = self.limits
         groups: list[_Group] = []
         members: list[int] = []
         longest = 0
@@ -196,7 +203,7 @@ class Batcher:
     def _admit(self, groups: list[_Group]) -> None:
         rows = sum(len(group.indices) for group in groups)
         tokens = sum(group.tokens for group in groups)
-        limits = self._limits
+        limits = self.limits
         # Work that meets an empty queue is taken on whatever its size: it could never be.
         if self._queue and (
             self._queued_rows + rows > limits.queue_rows
@@ -213,7 +220,7 @@ class Batcher:
 
     def _take(self) -> list[_Group]:
         """Take the next run off the queue; empty if there is none or no room for it."""
-        limits = self._limits
+        limits = self.limits
         if not self._queue or len(self._runs) >= limits.parallel_runs:
             return []
         head = self._dequeue(0)
@@ -259,8 +266,10 @@ class Batcher:
             pass  # every caller has its own reason in its ticket
         except SemanticError as raised:
             error = raised.detached()
+        except MemoryError:
+            error = OutOfMemoryError("the system refused the memory of a run; send shorter texts")
         except BaseException:
-            error = InternalError("the run failed unexpectedly")
+            error = InternalError("the run failed unexpectedly; please report this")
             raise
         finally:
             if watched:
@@ -288,7 +297,7 @@ class Batcher:
 
     def _wake_next(self) -> None:
         """Let a waiting caller run the next work, its own if it can be."""
-        if not self._queue or len(self._runs) >= self._limits.parallel_runs:
+        if not self._queue or len(self._runs) >= self.limits.parallel_runs:
             return
         owner = self._queue[0].work
         if owner.waiting:
@@ -323,17 +332,23 @@ class Batcher:
         if failure is None:
             return False
         with self._mutex:
-            own = [group for group in self._queue if group.work is work]
-            for group in own:
-                self._queued_rows -= len(group.indices)
-                self._queued_tokens -= group.tokens
-            if own:
-                self._queue = deque(group for group in self._queue if group.work is not work)
             for index, output in enumerate(work.outputs):
                 if output is None and work.errors[index] is None:
                     work.errors[index] = failure
-            self._wake_next()
+            self._withdraw(work)
         return True
+
+    def _withdraw(self, work: Work) -> None:
+        """Forget work whose caller goes: it neither queues nor waits any more."""
+        own = [group for group in self._queue if group.work is work]
+        for group in own:
+            self._queued_rows -= len(group.indices)
+            self._queued_tokens -= group.tokens
+        if own:
+            self._queue = deque(group for group in self._queue if group.work is not work)
+        work.waiting = False
+        self._waiting.pop(work, None)
+        self._wake_next()
 
     def _interrupt(self, work: Work) -> None:
         """Look at a cancelled ticket now."""

@@ -123,7 +123,12 @@ def _prepare_chunk(
             continue
         try:
             plan = plan_windows(
-                encoded, model.max_tokens, policy.long_text, policy.overlap, policy.part
+                encoded,
+                model.max_tokens,
+                policy.long_text,
+                policy.overlap,
+                policy.part,
+                model.batcher.limits.queue_tokens,
             )
         except SemanticError as error:
             rows[place] = error.detached()

@@ -180,10 +180,10 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
         )
     from .graphs import build_graph
 
-    if precision is Precision.INT8:
+    if precision not in (Precision.AUTO, Precision.FP32):
         raise UnsupportedError(
-            f"{spec.folder} holds safetensors, and turning them into int8 is not supported yet; "
-            "use AUTO or FP32, or put an int8 ONNX file into the folder"
+            f"{spec.folder} holds safetensors, and turning them into {precision.name} is not "
+            "supported yet; use AUTO or FP32, or put an ONNX file of that precision into the folder"
         )
     weights = read_weights(spec.model_folder)
     graph = build_graph(spec.config, spec.task, weights)

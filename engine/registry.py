@@ -61,6 +61,7 @@ class Registry:
         self._last_handle = 0
         self._options: RuntimeOptions | None = None
         self._stopping = False
+        self._cleanups = 0
         self._loads = 0
         self._closed = Counters()
         self._tickets = Tickets()
@@ -105,6 +106,7 @@ class Registry:
         with self._changed:
             if self._options is None:
                 return
+            cleanups = self._cleanups
             self._stopping = True
             for entry in self._entries.values():
                 if entry.state is State.READY:
@@ -117,12 +119,13 @@ class Registry:
                         "cleanup again to go on waiting"
                     )
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
-            if self._options is None:
-                return  # another caller has finished the same cleanup
+                if self._cleanups != cleanups:
+                    return  # another caller has finished this cleanup; what runs now is new
             for entry in list(self._entries.values()):
                 self._remove(entry)
             self._options = None
             self._stopping = False
+            self._cleanups += 1
             self._changed.notify_all()
         self._watchdog.stop()
         self.log.info("cleaned up")
@@ -371,22 +374,21 @@ class Registry:
         options: RunOptions | None,
     ) -> results.Result:
         options = options or DEFAULT_RUN_OPTIONS
+        if isinstance(texts, str) or isinstance(others, str):
+            raise InvalidArgumentError("one text came in place of a list of texts; pass [text]")
+        n = len(texts)
         with self._lock:
             entry = self._ready(handle)
             entry.leases += 1
             model = entry.model
         assert model is not None
-        record = Recorder(entry.counters, call, len(texts))
+        record = Recorder(entry.counters, call, n)
         ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
         try:
-            if others is not None and len(others) != len(texts):
-                raise InvalidArgumentError(
-                    f"{len(texts)} left texts came with {len(others)} right texts"
-                )
-            if len(texts) > MAX_ROWS:
-                raise InvalidArgumentError(
-                    f"{len(texts)} rows in one call; pass at most {MAX_ROWS}"
-                )
+            if others is not None and len(others) != n:
+                raise InvalidArgumentError(f"{n} left texts came with {len(others)} right texts")
+            if n > MAX_ROWS:
+                raise InvalidArgumentError(f"{n} rows in one call; pass at most {MAX_ROWS}")
             tasks.check(model, call, options)
             request = tasks.Request(call, texts, others, options, ticket, record)
             result = tasks.answer(model, request)
@@ -429,9 +431,13 @@ class Registry:
 
 def _folder_name(path: str) -> str:
     try:
-        return os.path.basename(os.path.realpath(path))  # noqa: PTH119 (resolve fails on loops)
+        name = os.path.basename(os.path.realpath(path))  # noqa: PTH119 (resolve fails on loops)
+        name.encode()
     except ValueError as error:
-        raise InvalidArgumentError(f"the path is no path: {error}; pass a folder") from None
+        raise InvalidArgumentError(
+            f"the path is no UTF-8 path: {error.args[-1]}; rename it"
+        ) from None
+    return name
 
 
 def _task(entry: _Entry) -> Task:

@@ -165,7 +165,10 @@ class Session:
             for name, dtype in self._inputs.items()
         }
         # Making one costs more than a run of a tiny model; a stopped one is not used again.
-        options = self._idle_options.pop() if self._idle_options else _run_options()
+        try:
+            options = self._idle_options.pop()
+        except IndexError:
+            options = _run_options()
         control.stop = partial(setattr, options, "terminate", True)
         if control.stopped:
             raise RunStoppedError

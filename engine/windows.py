@@ -17,6 +17,7 @@ from .tokenization import Encoded, IntArray, to_byte_offsets
 
 FloatArray = NDArray[np.float32]
 
+_UNBOUNDED = 1 << 62
 _ORDINAL = {Shorten.FIRST: "first", Shorten.SECOND: "second"}
 
 
@@ -73,6 +74,7 @@ def plan_windows(
     policy: LongText,
     overlap: int = 0,
     part: Shorten = Shorten.FIRST,
+    most_tokens: int = _UNBOUNDED,
 ) -> WindowPlan:
     """Choose the windows of one text or pair under a long-text policy.
 
@@ -80,6 +82,7 @@ def plan_windows(
     keeps the head of ``part``; ``WINDOWS`` covers all of it. ``overlap`` is in tokens; 0 stands
     for min(128, max_tokens / 4), or less where a pair leaves little room. ``part`` says which
     part of a pair may be shortened (``AUTO``: the first); a single text ignores it.
+    ``most_tokens`` bounds the tokens of all windows together.
 
     Raise InvalidArgumentError for a text without any token, a ``max_tokens`` that has no room
     beside the special tokens, or an overlap that leaves no step; TooLongError under ``REFUSE``,
@@ -117,6 +120,11 @@ def plan_windows(
     if policy is LongText.WINDOWS:
         step = room - _effective_overlap(overlap, max_tokens, room)
         starts = range(0, length - room + step, step)
+        if len(starts) * max_tokens > most_tokens:
+            raise TooLongError(
+                f"the text needs {len(starts)} windows of {max_tokens} tokens, the queue takes "
+                f"{most_tokens} tokens; send less, or set long_text to CUT"
+            )
         windows = tuple(_slice(encoded, part, at, min(at + room, length)) for at in starts)
         return WindowPlan(windows, count, count, part)
     raise InternalError("long_text AUTO reached the windows; resolve it per task first")
