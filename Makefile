@@ -23,7 +23,7 @@ LIBRARY_SOURCES := build_ffi.py ffi/generate.py $(wildcard include/*.h ffi/*.c f
 has_python = $(if $(wildcard $(1)),$(shell find $(1) -name '*.py' -print -quit))
 PYTHON_PATHS = $(foreach path,build_ffi.py tools bench examples tests,$(if \
 	$(call has_python,$(path)),$(path)))
-C_FILES = $(shell find $(wildcard include ffi examples tests) -name '*.[ch]' | sort)
+C_FILES = $(shell find include ffi examples bench tests -name '*.[ch]' | sort)
 
 GOFMT = "$$("$$(tools/find_go.sh)" env GOROOT)/bin/gofmt"
 

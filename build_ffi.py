@@ -8,6 +8,7 @@ below the output folder. Run it with the Python whose environment the library is
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from ffi import generate  # noqa: E402  (the build must not depend on an installed copy)
 
-VERSION = "0.1.0"
+HEADER = ROOT / "include" / "semantic.h"
+VERSION = re.findall(r'#define SEMANTIC_VERSION "(.*)"', HEADER.read_text())[0]
 SONAME = "libsemantic.so.0"
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
@@ -77,7 +79,7 @@ def build(output: Path) -> None:
     if shutil.which(compiler) is None:
         sys.exit(f"error: no C compiler {compiler!r} (Debian: apt-get install gcc libc6-dev)")
     link_flags = python_link_flags()
-    header = generate.read_header(ROOT / "include" / "semantic.h", compiler)
+    header = generate.read_header(HEADER, compiler)
     objects, library = output / "obj", output / "lib"
     for folder in (objects, library / "pkgconfig", output / "include"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +118,7 @@ def build(output: Path) -> None:
     link = library / "libsemantic.so"
     link.unlink(missing_ok=True)
     link.symlink_to(SONAME)
-    shutil.copyfile(ROOT / "include" / "semantic.h", output / "include" / "semantic.h")
+    shutil.copyfile(HEADER, output / "include" / "semantic.h")
     (library / "pkgconfig" / "semantic.pc").write_text(PKG_CONFIG)
     print(f"built {library / SONAME}")
 

@@ -160,6 +160,12 @@ def read_artifact(
     tokenizer_config = read_description(model_folder / "tokenizer_config.json")
     options = read_transformer_options(model_folder)
     position_limit = _position_limit(config, family)
+    inputs = () if weights.onnx is None else (each.name for each in weights.onnx.inputs)
+    if family in _OFFSET_POSITIONS and "position_ids" in inputs:
+        raise UnsupportedError(
+            f"{weights.path} takes position_ids, which {family} counts from its padding id; "
+            "export the model without that input"
+        )
     needed = [item.path for item in (config, tokenizer_config, options) if item is not None]
     needed += [tokenizer_path, *(folder / name for name in head.files), *weights.files]
     needed += [model_folder / labels.file] if labels is not None else []
@@ -203,8 +209,11 @@ def _resolve(path: str) -> Path:
     """Return the real folder that ``path`` leads to."""
     try:
         folder = Path(os.path.realpath(path, strict=True)) if path else None
+        str(folder).encode()
     except ValueError as error:
-        raise InvalidArgumentError(f"the path {path!r} is no path: {error}") from error
+        raise InvalidArgumentError(
+            f"the path {path!r} is no path: {error}; rename the folder"
+        ) from error
     except OSError as error:
         message = f"{path!r} cannot be opened: {error.strerror}; give the folder of a model"
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):

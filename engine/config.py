@@ -75,6 +75,18 @@ class LogLevel(IntEnum):
     DEBUG = 5
 
 
+def _as_members(options: object, **kinds: type[IntEnum]) -> None:
+    """Turn plain numbers into members of their enums, or refuse them."""
+    for name, kind in kinds.items():
+        try:
+            object.__setattr__(options, name, kind(getattr(options, name)))
+        except ValueError:
+            known = ", ".join(f"{member.value} ({member.name})" for member in kind)
+            raise InvalidArgumentError(
+                f"{name} is {getattr(options, name)!r}; it may be {known}"
+            ) from None
+
+
 def _refuse_negative(options: object, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
@@ -94,6 +106,7 @@ class RuntimeOptions:
     log_level: LogLevel = LogLevel.DEFAULT
 
     def __post_init__(self) -> None:
+        _as_members(self, log_level=LogLevel)
         _refuse_negative(self, "intra_op_threads", "parallel_runs", "queue_rows", "queue_tokens")
 
 
@@ -118,6 +131,7 @@ class LoadOptions:
     timeout_ms: int = 0
 
     def __post_init__(self) -> None:
+        _as_members(self, task=Task, precision=Precision)
         _refuse_negative(
             self,
             "max_tokens",
@@ -149,6 +163,7 @@ class RunOptions:
     normalize: Normalize = Normalize.AUTO
 
     def __post_init__(self) -> None:
+        _as_members(self, long_text=LongText, shorten=Shorten, output=Output, normalize=Normalize)
         _refuse_negative(self, "timeout_ms", "window_overlap", "dimension", "layer")
         if not 0.0 <= self.threshold <= 1.0:
             raise InvalidArgumentError(f"threshold is {self.threshold}; give 0 (default) to 1")
@@ -166,18 +181,20 @@ def available_cpus() -> int:
 
 def _cgroup_quota() -> int:
     """Return the whole CPUs of the cgroup's quota, rounded up; 0 where there is none."""
-    for path, parse in (
-        (Path("/sys/fs/cgroup/cpu.max"), str.split),
-        (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), None),
-    ):
+    for read in (_version_2, _version_1):
         try:
-            if parse:
-                quota, period = parse(path.read_text())
-            else:
-                quota = path.read_text().strip()
-                period = path.with_name("cpu.cfs_period_us").read_text().strip()
-            if quota not in ("max", "-1"):
+            quota, period = read()
+            if int(quota) > 0:
                 return -(-int(quota) // int(period))
-        except (OSError, ValueError):
+        except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
             continue
     return 0
+
+
+def _version_2() -> list[str]:
+    return Path("/sys/fs/cgroup/cpu.max").read_text().split()
+
+
+def _version_1() -> list[str]:
+    folder = Path("/sys/fs/cgroup/cpu")
+    return [(folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")]

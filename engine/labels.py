@@ -1,4 +1,4 @@
-"""Read what a folder says about itself: its JSON descriptions, and the names of its labels.
+"""Read the names of a model's labels.
 
 Labels come from ``config.json`` (``id2label``, else ``label2id``), else from a label file beside
 it. Label files are written in several styles, all read here: a table from index to name or from

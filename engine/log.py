@@ -8,6 +8,11 @@ from .config import LogLevel
 Sink = Callable[[LogLevel, str], None]
 
 
+def one_line(message: str) -> str:
+    """Replace what would break a line or end a C string."""
+    return "".join(c if c.isprintable() else " " for c in message)
+
+
 def _to_stderr(level: LogLevel, message: str) -> None:
     del level
     sys.stderr.write(f"libsemantic: {message}\n")
@@ -28,6 +33,10 @@ class Log:
         """Replace the sink."""
         self._sink = sink
 
+    def error(self, message: str) -> None:
+        """Log a fault of this library."""
+        self._write(LogLevel.ERROR, message)
+
     def warning(self, message: str) -> None:
         """Log something odd that does not stop the work."""
         self._write(LogLevel.WARNING, message)
@@ -38,4 +47,4 @@ class Log:
 
     def _write(self, level: LogLevel, message: str) -> None:
         if level <= self._level:
-            self._sink(level, message)
+            self._sink(level, one_line(message))

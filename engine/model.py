@@ -28,9 +28,9 @@ from .watchdog import Watchdog
 from .weights import Tensor, load_array, read_weights
 from .windows import plan_windows
 
-# What one run takes along on the CPU provider: measured, batches pay only for short texts.
-_CPU_BATCH_ROWS = 32
-_CPU_BATCH_TOKENS = 256
+# What one run takes along: measured on CPU, batches pay only for short texts.
+_DEFAULT_BATCH_ROWS = 32
+_DEFAULT_BATCH_TOKENS = 256
 # Names of dtypes in safetensors, as the ONNX side spells them.
 _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 _DEFAULT_QUEUE_ROWS = 1 << 16
@@ -78,6 +78,7 @@ class _Opened:
     width: int
     vocab_size: int
     position_limit: int
+    type_vocab_size: int
     dtype: str
 
 
@@ -129,13 +130,21 @@ def load_model(
     ticket.check()
     limits = Limits(
         parallel_runs=options.parallel_runs or runtime.parallel_runs or cpus,
-        batch_rows=options.max_batch_rows or _CPU_BATCH_ROWS,
-        batch_tokens=options.max_batch_tokens or _CPU_BATCH_TOKENS,
+        batch_rows=options.max_batch_rows or _DEFAULT_BATCH_ROWS,
+        batch_tokens=options.max_batch_tokens or _DEFAULT_BATCH_TOKENS,
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
         queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
     )
     width = _self_test(spec, tokenizer, session, opened, max_tokens)
     dense = tuple(_load_dense(spec))
+    dimension = 0
+    if spec.task is Task.EMBEDDING:
+        dimension = dense[-1].weight.shape[0] if dense else width * max(1, len(spec.pooling))
+        if max(spec.dimensions, default=0) > dimension:
+            raise BadArtifactError(
+                f"{spec.folder}: config.json allows {max(spec.dimensions)} dimensions, the model "
+                f"gives {dimension}; correct its matryoshka dimensions"
+            )
     info = describe(
         spec,
         name=name,
@@ -145,9 +154,7 @@ def load_model(
         max_tokens=max_tokens,
         position_limit=position_limit,
         max_text_bytes=options.max_text_bytes or DEFAULT_MAX_TEXT_BYTES,
-        dimension=(dense[-1].weight.shape[0] if dense else width * max(1, len(spec.pooling)))
-        if spec.task is Task.EMBEDDING
-        else 0,
+        dimension=dimension,
         grown_bytes=max(0, resident_bytes() - before),
     )
     return Model(
@@ -176,6 +183,7 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
             spec.output.width or 0,
             vocabulary if isinstance(vocabulary, int) else 0,
             spec.position_limit,
+            0,
             spec.onnx.dtype,
         )
     from .graphs import build_graph
@@ -194,7 +202,9 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
         output=graph.output,
     )
     dtype = "+".join(_DTYPES[each] for each in graph.dtype.split("+"))
-    return _Opened(model, graph.width, graph.vocab_size, graph.position_limit, dtype)
+    return _Opened(
+        model, graph.width, graph.vocab_size, graph.position_limit, graph.type_vocab_size, dtype
+    )
 
 
 def _max_tokens(spec: ModelSpec, opened: _Opened, asked: int) -> tuple[int, int]:
@@ -213,6 +223,14 @@ def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: _Opened) ->
             f"{spec.tokenizer_path} has token ids up to {tokenizer.vocab_size - 1}, the model has "
             f"{opened.vocab_size} embeddings; use the tokenizer that belongs to the model"
         )
+    if opened.type_vocab_size and spec.token_types and tokenizer.pair is not None:
+        (pair,) = tokenizer.encode_pairs(["a"], ["a"], False)
+        types = int(pair.type_ids.max(initial=0)) + 1
+        if types > opened.type_vocab_size:
+            raise BadArtifactError(
+                f"{spec.tokenizer_path} gives pairs {types} token types, the model has "
+                f"{opened.type_vocab_size}; use the tokenizer that belongs to the model"
+            )
 
 
 def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:

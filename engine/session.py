@@ -194,7 +194,7 @@ class Session:
             if min(lengths) == longest:
                 return np.ones((len(windows), longest), dtype)
             return (np.arange(longest) < np.array(lengths)[:, None]).astype(dtype)
-        if name == "position_ids":
+        if name == "position_ids":  # artifacts refuses families that do not count from 0
             positions = np.arange(longest, dtype=dtype)
             return np.broadcast_to(positions, (len(windows), longest)).copy()
         rows = [window.ids if name == "input_ids" else window.type_ids for window in windows]

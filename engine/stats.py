@@ -102,7 +102,8 @@ class Counters:
                     self._count(counters, Status(status), 1)
             else:
                 counters.completed += rows.count
-            counters.tokens += sum(rows.scored_token_count)
+            if call is not Call.COUNT_TOKENS:  # which scores none
+                counters.tokens += sum(rows.scored_token_count)
             counters.truncated += sum(rows.truncated)
             counters.latency[bisect_left(BUCKET_BOUNDS, seconds)] += 1
 

@@ -59,7 +59,7 @@ def choose_weights(
     """
     stored = next((name for name in _STORED if file_size(folder / name) is not None), None)
     buildable = stored is not None and family in families
-    if stored is None or not buildable or precision in (Precision.FP16, Precision.INT8):
+    if stored is None or not buildable or precision not in (Precision.AUTO, Precision.FP32):
         names = _onnx_names(folder)
         if names and precision is Precision.AUTO:
             return _default_onnx(folder, names)

@@ -28,7 +28,7 @@ PLAIN_C = frozenset(
 BEFORE_START = {
     "semantic_get_stats": "boundary_empty_stats(stats, error)",
     "semantic_cleanup": "boundary_leave_idle(error)",
-    "semantic_cancel": "SEMANTIC_NOT_FOUND",
+    "semantic_cancel": "cancel_key == 0 ? SEMANTIC_INVALID_ARGUMENT : SEMANTIC_NOT_FOUND",
 }
 
 # Pointers that may be NULL: their absence has a meaning.
@@ -203,11 +203,11 @@ def _entry_point(function: Function) -> str:
         "        return status;",
     ]
     for out in outs:
-        lines += _refuse_null(out)
+        lines += _refuse_null(out, error)
     for parameter in function.parameters:
         if parameter.pointers and not parameter.is_out and parameter.name not in OPTIONAL:
             condition = " && n > 0" if "n" in names else ""
-            lines += _refuse_null(parameter, condition)
+            lines += _refuse_null(parameter, error, condition)
         if parameter.name == "timeout_ms":
             lines += [
                 "    if (timeout_ms < 0)",
@@ -222,7 +222,8 @@ def _entry_point(function: Function) -> str:
     environment = "NULL"
     if function.name == "semantic_init":
         environment = (
-            "options != NULL && options->struct_size >= sizeof *options"
+            "options != NULL && options->struct_size >="
+            " offsetof(semantic_init_options, environment) + sizeof options->environment"
             " ? options->environment : NULL"
         )
     arguments = ", ".join(
@@ -250,8 +251,8 @@ def _entry_point(function: Function) -> str:
     return f"\nstatic {python_declaration(function)};\n\n{function.declaration}\n{{\n{body}\n}}\n"
 
 
-def _refuse_null(parameter: Parameter, condition: str = "") -> list[str]:
+def _refuse_null(parameter: Parameter, error: str, condition: str = "") -> list[str]:
     return [
         f"    if ({parameter.name} == NULL{condition})",
-        f'        return boundary_null(error, "{parameter.name}");',
+        f'        return boundary_null({error}, "{parameter.name}");',
     ]

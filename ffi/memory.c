@@ -38,7 +38,7 @@ void semantic_free(const void *block) {
         return;
     header = (block_header *)((char *)(uintptr_t)block - offsetof(block_header, block));
     if (header->magic != BLOCK_MAGIC)
-        return; /* not ours, or freed before: leave it alone */
+        return; /* not a block of ours, as far as can be told */
     header->magic = 0;
     atomic_fetch_sub(&unfreed_count, 1);
     atomic_fetch_sub(&unfreed_bytes, header->size);

@@ -7,7 +7,6 @@ from libsemantic.engine import results
 from libsemantic.engine.config import (
     DEFAULT_RUN_OPTIONS,
     LoadOptions,
-    LogLevel,
     RunOptions,
     RuntimeOptions,
 )
@@ -18,6 +17,7 @@ from libsemantic.engine.errors import (
     SemanticError,
     Status,
 )
+from libsemantic.engine.log import one_line
 from libsemantic.engine.registry import Registry
 
 from .codecs import FFI, CData, Lib, OptionsCodec, ResultCodec, decode_name, decode_texts
@@ -201,11 +201,10 @@ class Boundary:
         return Status.PARTIAL
 
     def _set_error(self, error: CData, status: Status, failure: SemanticError) -> None:
-        message = " ".join(failure.message.split("\n")).encode("utf-8", "replace")
+        message = one_line(failure.message).encode("utf-8", "replace")
         self._lib.boundary_set_error(error, status, failure.input_index, message, len(message))
 
     def report_escape(self, kind: type[BaseException], value: object, trace: object) -> None:
         """Log what escaped an entry; cffi then answers with the failure value."""
         del value, trace
-        line = f"a call failed outside its guard: {kind.__name__}".encode()
-        self._lib.boundary_log(int(LogLevel.ERROR), line, len(line))
+        self._registry.log.error(f"a call failed outside its guard: {kind.__name__}")

@@ -197,6 +197,34 @@ static void publish_python_symbols(void) {
         (void)dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
+static volatile sig_atomic_t interrupted;
+
+static void note_interrupt(int number) {
+    (void)number;
+    interrupted = 1;
+}
+
+/* Whoever imports this module first makes Python handle SIGINT, unless the host does: so
+ * it is imported while we do. An interrupt in between is passed on. */
+static int import_signal_module(void) {
+    struct sigaction note, host;
+    PyObject *module;
+
+    memset(&note, 0, sizeof note);
+    note.sa_handler = note_interrupt;
+    sigaction(SIGINT, &note, &host);
+    module = PyImport_ImportModule("_signal");
+    sigaction(SIGINT, &host, NULL);
+    if (interrupted)
+        kill(getpid(), SIGINT);
+    if (module == NULL) {
+        PyErr_Clear();
+        return fail("Python's signal module cannot be imported in %.600s", environment);
+    }
+    Py_DECREF(module);
+    return 0;
+}
+
 static int initialize_python(void) {
     PyPreConfig preconfig;
     PyConfig config;
@@ -222,8 +250,9 @@ static int initialize_python(void) {
     if (PyStatus_Exception(status))
         return fail("Python cannot start in %.600s: %.300s", environment,
                     status.err_msg ? status.err_msg : "unknown reason");
+    int ready = import_signal_module();
     (void)PyEval_SaveThread();
-    return 0;
+    return ready;
 }
 
 static void *own_interpreter(void *unused) {

@@ -4,6 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The size of semantic_error when it was first published; it never changes. */
+#define ERROR_FIRST_SIZE 1048
+
+_Static_assert(sizeof(semantic_error) == ERROR_FIRST_SIZE,
+               "fields appended to semantic_error: write them only where struct_size has room");
+
 uint32_t semantic_abi_version(void) {
     return (uint32_t)SEMANTIC_ABI_MAJOR << 16 | SEMANTIC_ABI_MINOR;
 }
@@ -61,7 +67,7 @@ void boundary_set_error(semantic_error *error, semantic_status status, int64_t i
 semantic_status boundary_begin(semantic_error *error) {
     if (error == NULL)
         return SEMANTIC_OK;
-    if (error->struct_size < sizeof *error)
+    if (error->struct_size < ERROR_FIRST_SIZE)
         return SEMANTIC_INVALID_ARGUMENT; /* too small to be told anything */
     boundary_fail(error, SEMANTIC_INTERNAL, "the call was not answered; please report this");
     return SEMANTIC_OK;

@@ -30,8 +30,9 @@
  *          the known fields and unknown enum values are INVALID_ARGUMENT.
  * Memory   Arguments are read only during the call. Every result is one
  *          read-only block, freed by one semantic_free.
- * Threads  Any function, from any thread, at any time. The first start makes
- *          other callers wait. After fork() the child's calls are INTERPRETER.
+ * Threads  Any function, from any thread with at least 256 KiB of stack, at any
+ *          time. The first start makes other callers wait. After fork() the
+ *          child's calls are INTERPRETER.
  */
 #ifndef SEMANTIC_H
 #define SEMANTIC_H
@@ -139,7 +140,7 @@ enum {
     SEMANTIC_LOG_ERROR = 2,
     SEMANTIC_LOG_WARNING = 3,
     SEMANTIC_LOG_INFO = 4,
-    SEMANTIC_LOG_DEBUG = 5
+    SEMANTIC_LOG_DEBUG = 5 /* says no more than INFO in this version */
 };
 
 /* ---- Runtime ------------------------------------------------------------ */
@@ -152,14 +153,17 @@ typedef struct semantic_init_options {
     int32_t parallel_runs;    /* runs at a time per model; default: the CPUs of the process */
     int64_t queue_rows;       /* waiting rows per model (a long text counts once per window);
                                  default 65,536 */
-    int64_t queue_tokens;     /* waiting tokens per model; default 16,777,216 */
+    int64_t queue_tokens;     /* waiting padded tokens per model, and the most that the windows of
+                                 one text may have; default 16,777,216. Work that meets an empty
+                                 queue is taken whatever its size */
     semantic_log_level log_level;
 } semantic_init_options;
 
 #define SEMANTIC_INIT_OPTIONS_INIT {sizeof(semantic_init_options), 0, 0, 0, 0, 0, 0, 0}
 
 /* Start the runtime. Optional: the first load starts it with defaults. The same
- * options again are OK; others while it runs are ALREADY_EXISTS. */
+ * options again are OK; others while it runs are ALREADY_EXISTS; NOT_READY while
+ * a cleanup is under way. */
 SEMANTIC_API semantic_status semantic_init(const semantic_init_options *options,
                                            semantic_error *error);
 
@@ -245,7 +249,7 @@ typedef struct semantic_model_info {
     const int64_t *layers; /* likewise; empty: only the last */
     size_t prompt_count;
     const semantic_text *prompt_names;
-    int64_t mapped_bytes; /* weight files mapped into memory */
+    int64_t mapped_bytes; /* size of the weight files, of which parts stay mapped */
     int64_t grown_bytes;  /* growth of resident memory measured while it loaded */
     size_t file_count;
     const semantic_text *file_names; /* relative to path */
@@ -298,7 +302,8 @@ enum {
 
 typedef struct semantic_run_options {
     size_t struct_size;
-    int64_t timeout_ms;  /* 0: none; enforced while queued and while running */
+    int64_t timeout_ms;  /* 0: none; enforced while queued and while running, where a run that
+                            other callers share goes on until none of them waits */
     uint64_t cancel_key; /* 0: none; any number for semantic_cancel */
     semantic_long_text long_text;
     int32_t window_overlap;       /* tokens; default min(128, max_tokens / 4) */
@@ -404,8 +409,8 @@ typedef struct semantic_embedding {
     const float *values; /* [row][dimension] */
 } semantic_embedding;
 
-/* Turn each text into a vector. A dimension below the full one is cut first and
- * then brought to unit length again. */
+/* Turn each text into a vector. A dimension below the full one is cut first, and
+ * then the vector is normalised as the options say. */
 SEMANTIC_API semantic_status semantic_embed(semantic_model model, const semantic_text *texts,
                                             size_t n, const semantic_run_options *options,
                                             const semantic_embedding **result,
@@ -429,8 +434,9 @@ SEMANTIC_API semantic_status semantic_count_tokens(semantic_model model, const s
                                                    const semantic_token_counts **result,
                                                    semantic_error *error);
 
-/* Stop queued and running work that carries the key; it ends with CANCELLED.
- * Nothing carries it: NOT_FOUND. Starts nothing. */
+/* Stop queued and running work that carries the key; it ends with CANCELLED, unless
+ * it was done already. Nothing carries it: NOT_FOUND; key 0: INVALID_ARGUMENT. Starts
+ * nothing. */
 SEMANTIC_API semantic_status semantic_cancel(uint64_t cancel_key);
 
 /* ---- Statistics and log ------------------------------------------------- */
@@ -446,9 +452,9 @@ enum {
 };
 
 /* The unit is the row: accepted = completed + failed + expired + cancelled +
- * in_flight (from the moment the queue has taken them); refused rows (overload,
- * wrong arguments) are counted apart. The counters of unloaded models move to rows
- * with model id 0 and name "(closed)". */
+ * in_flight (from the moment the queue has taken them; rows that fail by themselves
+ * never reach it); refused rows (overload, wrong arguments) are counted apart. The counters of
+ * unloaded models move to rows with model id 0 and name "(closed)". */
 typedef struct semantic_stats {
     size_t struct_size;
     int32_t running; /* 1 between the first start and a cleanup */

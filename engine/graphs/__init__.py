@@ -1,7 +1,7 @@
 """ONNX graphs of the model families, built from config.json and safetensors weights.
 
-Import this package only where a graph is built: it imports ``onnx``, which models that come as
-ONNX files do not need. A new family is one file beside this one and one row of ``FAMILIES``.
+Import this package only where a model is loaded: it imports ``onnx``, which calls do not need. A
+new family is one file beside this one and one row of ``FAMILIES``.
 """
 
 from collections.abc import Callable, Mapping

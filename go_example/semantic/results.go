@@ -159,7 +159,7 @@ type Stats struct {
 	LatencyBounds []time.Duration
 
 	Memory              []MemoryStats
-	ResultsUnfreed      int // results not yet given back; the one being read counts
+	ResultsUnfreed      int // results not yet given back
 	ResultsUnfreedBytes int64
 	LogDropped          uint64
 }

@@ -686,7 +686,7 @@ func TestStatsCountRows(t *testing.T) {
 	if call := callOf(t, s, other.ID(), CallEmbed); call.Accepted != 1 || call.Completed != 1 {
 		t.Errorf("got %+v", call)
 	}
-	if s.ResultsUnfreed > 1 {
+	if s.ResultsUnfreed != 0 {
 		t.Errorf("%d results are not freed", s.ResultsUnfreed)
 	}
 	if err := model.Close(); err != nil {

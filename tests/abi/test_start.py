@@ -128,3 +128,8 @@ def test_the_log_callback(programs: Programs) -> None:
     answer = run(programs["log_lines"], MODEL)
     assert (answer.returncode, answer.stdout) == (0, "")
     assert re.fullmatch(r"libsemantic: model printed loaded from .*\n", answer.stderr)
+
+
+def test_signals_stay_the_hosts(programs: Programs) -> None:
+    answer = run(programs["signals"], MODEL)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")

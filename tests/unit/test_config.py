@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,13 @@ def test_the_published_defaults() -> None:
     assert config.DEFAULT_THRESHOLD == 0.5
 
 
+def test_plain_numbers_become_members() -> None:
+    options: Any = config.RunOptions
+    assert options(long_text=2, normalize=1).long_text is config.LongText.CUT
+    with pytest.raises(InvalidArgumentError, match="output is 7; it may be 0"):
+        options(output=7)
+
+
 # CPUs
 
 V2 = "/sys/fs/cgroup/cpu.max"
@@ -130,6 +138,7 @@ PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
         ({V2: "nonsense\n"}, 8, 8),
         ({V2: ""}, 8, 8),
         ({QUOTA: "300000\n"}, 8, 8),
+        ({V2: "200000 0\n"}, 8, 8),
     ],
 )
 def test_cpus_are_the_set_cut_by_the_quota(
