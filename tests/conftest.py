@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from libsemantic.engine.batching import RunControl, RunStoppedError, Window
 from libsemantic.engine.errors import SemanticError
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
 from libsemantic.engine.session import Session
+
+# The same examples on every machine, however slow it is.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
 
 GOLDEN = Path(__file__).parent / "golden" / "models"
 

@@ -366,9 +366,9 @@ def test_expired_work_gives_its_place_in_the_queue_back(watchdog: Watchdog) -> N
 
 def test_a_deadline_in_flight_stops_the_run(batcher: Batcher, runs: Runs) -> None:
     runs.close()
-    caller = Caller(batcher, work(8, 8, ticket=Ticket(60)))
+    caller = Caller(batcher, work(8, 8, ticket=Ticket(300)))
     done = caller.finish()
-    assert 0.05 < caller.took < 2
+    assert 0.25 < caller.took < 10
     assert runs.stopped.is_set()
     assert kinds(done) == [DeadlineError, DeadlineError]
     runs.open()
