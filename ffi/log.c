@@ -27,6 +27,7 @@ static int calling;       /* the thread is inside the callback */
 static uint64_t finished; /* calls of a callback */
 static int thread_runs;
 static pthread_t thread;
+static _Atomic int forked; /* the thread and the holder of the lock are in the parent */
 static _Atomic uint64_t dropped;
 
 static void *deliver(void *unused) {
@@ -59,12 +60,18 @@ static void *deliver(void *unused) {
     return NULL;
 }
 
+static void in_child(void) {
+    atomic_store(&forked, 1);
+}
+
 static int start_thread(void) {
     sigset_t all, before;
     int failed;
 
     if (thread_runs)
         return 0;
+    if (pthread_atfork(NULL, NULL, in_child) != 0)
+        return -1;
     sigfillset(&all); /* signals belong to the host's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     failed = pthread_create(&thread, NULL, deliver, NULL);
@@ -80,6 +87,8 @@ semantic_status semantic_set_log_callback(semantic_log_callback function, void *
     semantic_status status = SEMANTIC_OK;
     uint64_t before;
 
+    if (atomic_load(&forked))
+        return SEMANTIC_INTERPRETER;
     pthread_mutex_lock(&lock);
     if (thread_runs && pthread_equal(pthread_self(), thread)) {
         pthread_mutex_unlock(&lock);

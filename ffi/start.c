@@ -212,6 +212,7 @@ static int import_signal_module(void) {
 
     memset(&note, 0, sizeof note);
     note.sa_handler = note_interrupt;
+    note.sa_flags = SA_ONSTACK | SA_RESTART; /* as hosts with small stacks, such as Go, need */
     sigaction(SIGINT, &note, &host);
     module = PyImport_ImportModule("_signal");
     sigaction(SIGINT, &host, NULL);
