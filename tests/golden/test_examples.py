@@ -13,7 +13,8 @@ MODELS = ROOT / "build" / "models"
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("go")
     for name in ("first", "demo"):
-        command = ["tools/go.sh", "build", "-buildvcs=false", "-o", folder / name, f"./cmd/{name}"]
+        target = str(folder / name)
+        command = ["tools/go.sh", "build", "-buildvcs=false", "-o", target, f"./cmd/{name}"]
         subprocess.run(command, cwd=ROOT, check=True)
     return folder
 
