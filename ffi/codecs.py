@@ -9,9 +9,9 @@ import ctypes
 import struct
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -140,43 +140,54 @@ def _enum_of(hint: Any) -> type[IntEnum] | None:
     return hint if isinstance(hint, type) and issubclass(hint, IntEnum) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How a result struct is written: one ``pack`` of all its fields, padding included.
+class _Field(NamedTuple):
+    """How one field is written.
 
-    Per field: its name, its kind ("number", "text", "texts", "array", "struct"), the dtype of
-    its array, and the layout of the struct it points to.
+    ``kind``: "size" (struct_size), "later" (left at zero), "number", "text", "texts", "array"
+    or "struct". ``code`` and ``dtype`` are those of an array's items, ``nested`` the layout of
+    the struct that the field points to.
     """
 
+    name: str
+    kind: str
+    code: str = ""
+    dtype: Any = None
+    nested: "_Layout | None" = None
+
+
+class _Layout(NamedTuple):
+    """How a result struct is written: one ``pack`` of all its fields, padding included."""
+
     pack: struct.Struct
-    fields: tuple[tuple[str, str, Any, "_Layout | None"], ...]
+    fields: tuple[_Field, ...]
 
 
 def _layout(ffi: FFI, ctype: CData, filled_later: Collection[str] = ()) -> _Layout:
-    packing, entries, end = "=", [], 0
-    for name, field in ctype.fields:
-        kind, code, dtype, nested = _kind(ffi, field.type)
-        packing += f"{field.offset - end}x{code}"
-        end = field.offset + ffi.sizeof(field.type)
-        if name == "struct_size":
-            kind = "size"
-        elif name in filled_later:
-            kind = "later"
-        entries.append((name, kind, dtype, nested))
+    packing, fields, end = "=", [], 0
+    for name, declared in ctype.fields:
+        field = _field(ffi, name, declared.type, filled_later)
+        code = {"text": "QQ", "number": field.code}.get(field.kind, "Q")
+        packing += f"{declared.offset - end}x{code}"
+        end = declared.offset + ffi.sizeof(declared.type)
+        fields.append(field)
     packing += f"{ffi.sizeof(ctype) - end}x"
-    return _Layout(struct.Struct(packing), tuple(entries))
+    return _Layout(struct.Struct(packing), tuple(fields))
 
 
-def _kind(ffi: FFI, ctype: CData) -> tuple[str, str, Any, _Layout | None]:
-    if ctype.kind == "struct":  # semantic_text
-        return "text", "QQ", None, None
+def _field(ffi: FFI, name: str, ctype: CData, filled_later: Collection[str]) -> _Field:
+    if name == "struct_size":
+        return _Field(name, "size")
+    if name in filled_later:
+        return _Field(name, "later")
+    if ctype.kind == "struct":
+        return _Field(name, "text")
     if ctype.kind != "pointer":
-        return "number", _NUMBERS[ctype.cname][0], None, None
+        return _Field(name, "number", _NUMBERS[ctype.cname][0])
     if ctype.item == ffi.typeof("semantic_text"):
-        return "texts", "Q", None, None
+        return _Field(name, "texts")
     if ctype.item.kind == "struct":
-        return "struct", "Q", None, _layout(ffi, ctype.item)
-    return "array", "Q", _NUMBERS[ctype.item.cname], None
+        return _Field(name, "struct", nested=_layout(ffi, ctype.item))
+    return _Field(name, "array", *_NUMBERS[ctype.item.cname])
 
 
 class _Block:
@@ -203,7 +214,7 @@ class _Block:
         start = self._reserve(layout.pack.size)
         values: list[Any] = []
         pointers: list[int] = []  # positions in values that hold offsets so far
-        for name, kind, dtype, nested in layout.fields:
+        for name, kind, code, dtype, nested in layout.fields:
             if kind == "size":
                 values.append(layout.pack.size)
                 continue
@@ -219,7 +230,7 @@ class _Block:
                 continue
             pointers.append(len(values))
             if kind == "array":
-                values.append(self._add_array(content, *dtype))
+                values.append(self._add_array(content, code, dtype))
             elif kind == "texts":
                 values.append(self._add_texts(content))
             elif kind == "text":
