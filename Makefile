@@ -28,7 +28,7 @@ C_FILES = $(shell find include ffi examples bench tests -name '*.[ch]' | sort)
 GOFMT = "$$("$$(tools/find_go.sh)" env GOROOT)/bin/gofmt"
 
 define need_compiler
-@command -v cc >/dev/null || { echo "error: no C compiler (cc); on Debian and Ubuntu, as root:" \
+@command -v $${CC:-cc} >/dev/null || { echo "error: no C compiler (cc); on Debian and Ubuntu, as root:" \
 	"apt-get install gcc libc6-dev" >&2; exit 1; }
 endef
 
@@ -76,7 +76,7 @@ test-python: $(LIBRARY) models ## run the Python and C tests (PYTEST_ARGS=... is
 .PHONY: test-go
 test-go: $(LIBRARY) ## run the Go tests
 	@# -count=1: Go's cached results know nothing of the library.
-	SEMANTIC_TEST_MODELS=$(CURDIR)/tests/golden/models tools/go.sh test -count=1 ./...
+	SEMANTIC_TEST_MODELS="$(CURDIR)/tests/golden/models" tools/go.sh test -count=1 ./...
 
 .PHONY: test-long
 test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 20 minutes)

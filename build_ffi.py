@@ -35,8 +35,10 @@ try:
     from libsemantic.ffi import bootstrap
     bootstrap.start(ffi, lib)
 except BaseException as error:
-    reason = f"{type(error).__name__}: {error}".split("\\n")[0]
-    lib.boundary_report_start(f"the Python side cannot start: {reason}".encode())
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:600]
+    lib.boundary_report_start(
+        f"the Python side cannot start: {reason}; run make build again".encode()
+    )
 """
 
 PKG_CONFIG = f"""prefix=${{pcfiledir}}/../..
@@ -80,7 +82,8 @@ def build(output: Path) -> None:
         sys.exit(f"error: no C compiler {compiler!r} (Debian: apt-get install gcc libc6-dev)")
     link_flags = python_link_flags()
     header = generate.read_header(HEADER, compiler)
-    objects, library = output / "obj", output / "lib"
+    library = output / "lib"
+    objects = ROOT / "build" / "obj"  # not a part of an installation
     for folder in (objects, library / "pkgconfig", output / "include"):
         folder.mkdir(parents=True, exist_ok=True)
 

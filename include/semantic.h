@@ -185,7 +185,7 @@ typedef struct semantic_load_options {
                                      smallest length that the folder declares; at most the
                                      model's positions */
     int32_t max_batch_rows;       /* texts or windows in one run; default 32 */
-    int32_t max_batch_tokens;     /* padded tokens in one run of several; default 256 on CPU */
+    int32_t max_batch_tokens;     /* padded tokens in one run of several; default 256 */
     int64_t max_text_bytes;       /* a longer row is TOO_LONG before it is tokenised;
                                      default 1 MiB */
     const char *base_path;        /* for adapter folders: UNSUPPORTED in this version */

@@ -8,12 +8,16 @@ import os
 import sys
 import threading
 import time
+import warnings
 from unittest import mock
 
 from libsemantic.engine.errors import Status
 from libsemantic.engine.registry import REGISTRY
 
 from .binding import Library
+
+# From 3.12 a fork with threads is warned of; to survive one is what is tested here.
+warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 ROWS = 64
 
