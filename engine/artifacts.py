@@ -324,10 +324,7 @@ def _default_length(
 
 def _pad_token_id(config: Description) -> int | None:
     """Return ``pad_token_id``; None where the configuration does not say."""
-    number = config.get("pad_token_id", int)
-    if number is not None and number < 0:
-        raise BadArtifactError(f"{config.path}: 'pad_token_id' is {number}; give a token or null")
-    return number
+    return config.bounded("pad_token_id", 0)
 
 
 def _pad_token(config: Description) -> str | None:

@@ -12,6 +12,7 @@ from .errors import BadArtifactError, NotFoundError
 
 MAX_DESCRIPTION_BYTES = 64 << 20
 SENTINEL_LENGTH = 1_000_000
+MAX_NUMBER = 2**31 - 1  # no size of a model comes near it
 
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
 _T = TypeVar("_T", bool, int, str, list[object], dict[str, object])
@@ -38,10 +39,17 @@ class Description:
         return value
 
     def positive(self, key: str) -> int | None:
-        """Return a whole number of at least 1; None where the key is absent or null."""
+        """Return a whole number of 1 to 2^31 − 1; None where the key is absent or null."""
+        return self.bounded(key, 1)
+
+    def bounded(self, key: str, least: int) -> int | None:
+        """Return a whole number of ``least`` to 2^31 − 1; None where the key is absent or null."""
         value = self.get(key, int)
-        if value is not None and value < 1:
-            raise BadArtifactError(f"{self.path}: {key!r} is {value}; it must be at least 1")
+        if value is not None and not least <= value <= MAX_NUMBER:
+            raise BadArtifactError(
+                f"{self.path}: {key!r} is {_shortened(value)}; it must be at least {least} and at "
+                f"most {MAX_NUMBER}"
+            )
         return value
 
     def length(self, key: str) -> int | None:
@@ -50,10 +58,9 @@ class Description:
         Tokenizers without a limit write 10^30, also as a float: above 10^6 is no limit.
         """
         value = self.values.get(key)
-        if isinstance(value, float) and value > SENTINEL_LENGTH:
+        if isinstance(value, int | float) and value > SENTINEL_LENGTH:
             return None
-        number = self.positive(key)
-        return None if number is None or number > SENTINEL_LENGTH else number
+        return self.positive(key)
 
 
 def file_size(path: Path) -> int | None:
@@ -81,13 +88,19 @@ def stays_inside(name: str) -> bool:
     return not (path.is_absolute() or ".." in path.parts or "\0" in name)
 
 
+def _shortened(value: int) -> str:
+    text = str(value)
+    return text if len(text) <= 20 else f"{text[:20]}…"
+
+
 def list_names(folder: Path) -> list[str]:
     """Return the names in a folder in order; none where there is no such folder.
 
-    Raises NotFoundError where the system refuses.
+    Names that cannot be told to anyone, with line breaks or not in UTF-8, are left out: nothing
+    that a model needs is named so. Raises NotFoundError where the system refuses.
     """
     try:
-        return sorted(entry.name for entry in folder.iterdir())
+        return sorted(entry.name for entry in folder.iterdir() if entry.name.isprintable())
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

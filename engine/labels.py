@@ -21,6 +21,7 @@ _TABLE_KEYS = (  # key of a table in a label file; does the table lead from inde
     (r"\w+(?:2|_to_)(?:id|idx)", False),
     (r"label_mapping", None),
 )
+_MAX_LABEL_FILES = 32
 _COUNTS = ("num_labels", "_num_labels")
 _REMEDY = "add id2label to config.json with one name for each output of the head"
 
@@ -54,7 +55,13 @@ def read_labels(folder: Path, config: Description) -> tuple[Labels, tuple[str, .
     BadArtifactError where nothing names the labels or what must name them is wrong.
     """
     labels, warnings = _config_labels(config)
-    for path in (folder / name for name in list_names(folder) if _is_label_file(name)):
+    paths = [folder / name for name in list_names(folder) if _is_label_file(name)]
+    if len(paths) > _MAX_LABEL_FILES:
+        raise BadArtifactError(
+            f"{folder} has {len(paths)} files whose names say that they map labels, at most "
+            f"{_MAX_LABEL_FILES} are read; leave the one of this model"
+        )
+    for path in paths:
         try:
             names = _file_names(read_json(path))
         except (SemanticError, ValueError) as error:

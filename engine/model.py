@@ -1,11 +1,12 @@
 """A loaded model: everything a call needs, complete once it exists."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from .artifacts import ModelSpec, read_artifact
-from .batching import Batcher, Limits, RunControl, Work
+from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
     LoadOptions,
@@ -16,13 +17,19 @@ from .config import (
     available_cpus,
 )
 from .entities import LabelScheme, label_scheme
-from .errors import BadArtifactError, InvalidArgumentError, SemanticError, UnsupportedError
+from .errors import (
+    BadArtifactError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    SemanticError,
+    UnsupportedError,
+)
 from .info import describe
 from .memory import resident_bytes
 from .postprocess import Pool, pooling, require_finite
 from .results import Float32, ModelInfo
 from .session import OrtModel, Session, resolve_device
-from .ticket import Ticket
+from .ticket import FOREVER, Ticket
 from .tokenization import Tokenizer, load_tokenizer
 from .watchdog import Watchdog
 from .weights import Tensor, load_array, read_weights
@@ -33,6 +40,7 @@ _DEFAULT_BATCH_ROWS = 32
 _DEFAULT_BATCH_TOKENS = 256
 # Names of dtypes in safetensors, as the ONNX side spells them.
 _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+_MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
 _DEFAULT_QUEUE_ROWS = 1 << 16
 _DEFAULT_QUEUE_TOKENS = 1 << 24
 
@@ -120,14 +128,21 @@ def load_model(
     ticket.check()
     cpus = available_cpus()
     threads = options.intra_op_threads or runtime.intra_op_threads or cpus
-    session = Session(
-        opened.model,
-        device,
-        threads=threads,
-        pad_id=_pad_id(spec, tokenizer),
-        token_types=spec.token_types,
-    )
-    ticket.check()
+    if threads > _MAX_THREADS:
+        raise InvalidArgumentError(
+            f"intra_op_threads is {threads}; give 0 for the CPUs of the process, or at most "
+            f"{_MAX_THREADS}"
+        )
+    with _stopped_by(ticket, watchdog) as control:
+        session = Session(
+            opened.model,
+            device,
+            threads=threads,
+            pad_id=_pad_id(spec, tokenizer),
+            token_types=spec.token_types,
+            control=control,
+        )
+        width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
     limits = Limits(
         parallel_runs=options.parallel_runs or runtime.parallel_runs or cpus,
         batch_rows=options.max_batch_rows or _DEFAULT_BATCH_ROWS,
@@ -135,7 +150,6 @@ def load_model(
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
         queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
     )
-    width = _self_test(spec, tokenizer, session, opened, max_tokens)
     dense = tuple(_load_dense(spec))
     dimension = 0
     if spec.task is Task.EMBEDDING:
@@ -169,6 +183,25 @@ def load_model(
     )
 
 
+@contextmanager
+def _stopped_by(ticket: Ticket, watchdog: Watchdog) -> Iterator[RunControl]:
+    """Stop what ONNX Runtime does for a load, as far as it lets itself be stopped, in time."""
+    control = RunControl((Work((), ticket),))
+    ticket.interrupt = control.expire
+    if control.deadline < FOREVER:
+        watchdog.watch(control)
+    try:
+        ticket.check()
+        yield control
+    except RunStoppedError:
+        ticket.check()
+        raise
+    finally:
+        ticket.interrupt = None
+        watchdog.release(control)
+    ticket.check()
+
+
 def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
     if spec.onnx is not None and spec.output is not None:
         model = OrtModel(
@@ -177,7 +210,13 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
             inputs={each.name: each.dtype for each in spec.onnx.inputs},
             output=spec.output.name,
         )
-        vocabulary = spec.config.get("vocab_size")
+        for each in spec.onnx.inputs:
+            if any(isinstance(size, int) for size in each.shape or ()):
+                raise UnsupportedError(
+                    f"{spec.onnx.path} takes {each.name!r} only of shape {list(each.shape or ())}; "
+                    "export it with free dimensions for batch and tokens"
+                )
+        vocabulary = spec.onnx.vocab_size or spec.config.get("vocab_size")
         return _Opened(
             model,
             spec.output.width or 0,
@@ -242,16 +281,32 @@ def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:
 
 
 def _self_test(
-    spec: ModelSpec, tokenizer: Tokenizer, session: Session, opened: _Opened, max_tokens: int
+    spec: ModelSpec,
+    tokenizer: Tokenizer,
+    session: Session,
+    opened: _Opened,
+    max_tokens: int,
+    control: RunControl,
 ) -> int:
     """Score two texts and check shape and values; return the width of the output."""
     encodings = tokenizer.encode(["a", "a b"], False)  # in one run, so that one is padded
+    if not all(encoded.token_count for encoded in encodings):
+        raise BadArtifactError(
+            f"{spec.tokenizer_path} makes no tokens of a text; use the tokenizer that belongs to "
+            "the model"
+        )
     windows = [plan_windows(e, max_tokens, LongText.CUT).windows[0] for e in encodings]
     try:
-        output = session.run(windows, RunControl([Work(windows, Ticket())]))[0]
+        output = session.run(windows, control)[0]
+    except OutOfMemoryError:
+        raise OutOfMemoryError(
+            f"the system refused the memory for two short texts in {spec.folder}; free some, or "
+            "use another model"
+        ) from None
     except SemanticError as error:
         raise BadArtifactError(
-            f"{spec.folder} fails its self-test with two texts in one run: {error.message}"
+            f"{spec.folder} fails its self-test with two texts in one run: {error.message}; export "
+            "or fetch it again"
         ) from None
     rank = {
         Task.SEQUENCE_CLASSIFICATION: (1,),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from .descriptions import file_size, stays_inside
 from .errors import BadArtifactError, NotFoundError, UnsupportedError
+from .onnx_checks import check_functions, count_embeddings
 
 if TYPE_CHECKING:
     import onnx
@@ -81,7 +82,8 @@ class OnnxFile:
     ``weight_bytes``: bytes of weights by precision (``fp32``, ``fp16``, ``bf16``, ``int8``,
     ``int4``, …), biases included. ``dtype``: the precision that dominates by bytes among the
     weights that enter arithmetic; tables that are only looked up in do not count where there
-    are others. "" = no weights.
+    are others. "" = no weights. ``vocab_size``: rows of the table that the ids are looked up in,
+    0 = unknown.
     """
 
     path: Path
@@ -92,14 +94,16 @@ class OnnxFile:
     external: tuple[tuple[str, int], ...]
     weight_bytes: Mapping[str, int]
     dtype: str
+    vocab_size: int = 0
 
 
 def inspect_onnx(path: Path) -> OnnxFile:
     """Read and check one ONNX file and the presence of its external data.
 
     Raises NotFoundError for a missing file or external data, BadArtifactError for a damaged
-    file or external data outside its folder, UnsupportedError for operators of unknown domains
-    and for inputs that a text model does not have. Holds the file's bytes while it runs.
+    file or external data outside its folder, UnsupportedError for operators of unknown domains,
+    functions that unfold without end and inputs that a text model does not have. Holds the
+    file's bytes while it runs.
     """
     size = file_size(path)
     if size is None:
@@ -109,6 +113,7 @@ def inspect_onnx(path: Path) -> OnnxFile:
     if not all(isinstance(text, str) for text in _texts(model, nodes, tensors)):
         raise BadArtifactError(f"{path} holds names that are not UTF-8; {_DAMAGED}")
     _check_operators(path, model, nodes)
+    check_functions(path, model)
     weight_bytes, dtype = _precision(path, nodes, tensors)
     return OnnxFile(
         path=path,
@@ -119,6 +124,7 @@ def inspect_onnx(path: Path) -> OnnxFile:
         external=_external_data(path, [tensor for _, tensor in tensors]),
         weight_bytes=weight_bytes,
         dtype=dtype,
+        vocab_size=count_embeddings(nodes, tensors),
     )
 
 

@@ -23,6 +23,9 @@ from .results import Float32
 
 _TERMINATED = "terminate flag"
 _OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
+# Where in its source a message comes from: file, line, and a function with its types.
+_PLACE = re.compile(r"/onnxruntime_src/\S+:[0-9]+ .*?\)(?: const)?(?: \[with [^]]*\])? ", re.DOTALL)
+_INDEX = re.compile(r"idx=-?[0-9]+")
 _SILENT = 4  # ONNX Runtime's "fatal": errors come as exceptions, not as lines on stderr
 
 # Operators that a device must run itself, or it was not worth asking for.
@@ -94,15 +97,24 @@ class Session:
     """One model on one device; safe from any thread."""
 
     def __init__(
-        self, graph: OrtModel, device: Device, *, threads: int, pad_id: int, token_types: bool
+        self,
+        graph: OrtModel,
+        device: Device,
+        *,
+        threads: int,
+        pad_id: int,
+        token_types: bool,
+        control: RunControl | None = None,
     ) -> None:
         """Create the session and verify that the device runs the model.
 
-        ``pad_id`` fills short rows; without ``token_types`` all tokens are of type 0.
+        ``pad_id`` fills short rows; without ``token_types`` all tokens are of type 0. ``control``
+        lets others stop it; ONNX Runtime looks up between tensors, not while it folds constants.
 
-        Raise BadArtifactError for a graph that ONNX Runtime refuses, OutOfMemoryError, or
-        DeviceUnavailableError naming the operators the device does not run.
+        Raise BadArtifactError for a graph that ONNX Runtime refuses, OutOfMemoryError,
+        RunStoppedError, or DeviceUnavailableError naming the operators the device does not run.
         """
+        control = control or RunControl(())
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -119,10 +131,15 @@ class Session:
         providers: list[tuple[str, dict[str, str]]] = [(device.provider, dict(device.options))]
         if device.provider != "CPUExecutionProvider":
             providers.append(("CPUExecutionProvider", {}))
+        control.stop = partial(options.set_load_cancellation_flag, True)
+        if control.stopped:
+            raise RunStoppedError
         try:
             self._session = ort.InferenceSession(graph.model, options, providers=providers)
         except Exception as error:
-            raise _load_error(error) from None
+            raise (RunStoppedError() if control.stopped else _load_error(error)) from None
+        finally:
+            control.stop = None
         self._session.disable_fallback()
         self._inputs = graph.inputs
         self._outputs = [graph.output]
@@ -236,14 +253,18 @@ def _memory_refused(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return ONNX Runtime's own reason on one line, without its prefix."""
-    return " ".join(str(error).replace("[ONNXRuntimeError] :", "").split())[:600]
+    """Return ONNX Runtime's own reason on one line, without its prefix and its own places."""
+    text = _PLACE.sub("", str(error).replace("[ONNXRuntimeError] :", ""))
+    # An index may be a token of the caller's text.
+    return " ".join(_INDEX.sub("idx", text).split())[:600]
 
 
 def _load_error(error: Exception) -> SemanticError:
     if _memory_refused(error):
         return OutOfMemoryError("the system refused the memory to load the model; free some")
-    return BadArtifactError(f"ONNX Runtime refuses the model: {_reason(error)}")
+    return BadArtifactError(
+        f"ONNX Runtime refuses the model: {_reason(error)}; export or fetch it again"
+    )
 
 
 def _run_error(error: Exception) -> Exception:

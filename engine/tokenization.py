@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .config import Shorten
 from .errors import BadArtifactError, InternalError, NotFoundError, UnsupportedError
+from .tokenizer_guard import check_tokenizer
 
 IntArray = NDArray[np.int64]
 Span = tuple[int, int]
@@ -24,6 +25,8 @@ Span = tuple[int, int]
 _FIRST_PROBE, _SECOND_PROBE = 2**32 - 1, 2**32 - 2
 # Such a text holds the interpreter lock for less than a millisecond.
 _SHORT_CHARACTERS = 1024
+_MAX_FILE_BYTES = 256 << 20  # the largest known vocabularies take 35 MB
+_MAX_REASON = 300  # the library's own may quote all of the file
 _PAD_TOKENS = ("[PAD]", "<pad>")
 
 
@@ -177,10 +180,12 @@ class Tokenizer:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read the ``tokenizer.json`` at ``path``; truncation and padding it asks for are dropped.
 
-    Raise NotFoundError if it is not there and BadArtifactError if it cannot be read or used.
+    Raise NotFoundError if it is not there, BadArtifactError if it cannot be read or used, and
+    UnsupportedError if it asks for more memory or time than a tokenizer needs.
     """
     try:
-        data = path.read_bytes()
+        size = path.stat().st_size
+        data = path.read_bytes() if size <= _MAX_FILE_BYTES else b""
     except FileNotFoundError:
         raise NotFoundError(
             f"{path} is not there; save the tokenizer in the fast format (tokenizer.json) beside "
@@ -188,6 +193,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
         ) from None
     except OSError as error:
         raise BadArtifactError(f"{path} cannot be read ({error.strerror}); check it") from error
+    if size > _MAX_FILE_BYTES:
+        raise BadArtifactError(
+            f"{path} has {size} bytes, a tokenizer at most {_MAX_FILE_BYTES}; fetch it again"
+        )
+    data = check_tokenizer(path, data)
     try:
         backend = tokenizers.Tokenizer.from_buffer(data)
         padding = backend.padding
@@ -198,7 +208,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except BaseException as error:
         if not _is_library_fault(error):
             raise
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:_MAX_REASON]
         raise BadArtifactError(f"{path} is damaged ({reason}); fetch it again") from error
     if single is None:
         raise BadArtifactError(

@@ -19,6 +19,8 @@ _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt"
 _STORED = (SINGLE_FILE, INDEX_FILE)
 _DEFAULT_ONNX = "model.onnx"
 _FOREIGN_NAMES = {"x86_64": "arm64", "aarch64": "avx"}  # int8 files tuned for other processors
+_MOST_LISTED = 8
+_MOST_INSPECTED = 64  # each of them is read whole
 _ONNX_DTYPES = {
     Precision.FP32: "fp32",
     Precision.FP16: "fp16",
@@ -125,8 +127,9 @@ def _default_onnx(folder: Path, names: list[str]) -> WeightFiles:
     defaults = [name for name in names if PurePosixPath(name).name == _DEFAULT_ONNX]
     if len(names) > 1 and not defaults:
         raise BadArtifactError(
-            f"{folder} has several ONNX files and none is {_DEFAULT_ONNX}: {', '.join(names)}; "
-            "ask for a precision or leave one"
+            f"{folder} has several ONNX files and none is {_DEFAULT_ONNX}: "
+            f"{', '.join(names[:_MOST_LISTED])}{'' if len(names) <= _MOST_LISTED else ', …'}; ask "
+            "for a precision or leave one"
         )
     weights = _onnx_weights(inspect_onnx(folder / (defaults or names)[0]))
     if len(defaults) > 1:
@@ -146,6 +149,11 @@ def _find_onnx(folder: Path, names: list[str], precision: Precision) -> tuple[On
         for name in names
         if fnmatchcase(PurePosixPath(name).name, pattern)
     ]
+    if len(names) > _MOST_INSPECTED:
+        raise BadArtifactError(
+            f"{folder} has {len(names)} ONNX files, at most {_MOST_INSPECTED} are looked at for a "
+            "precision; leave the one of that precision"
+        )
     found: dict[str, str] = {}
     for name in named:
         file = inspect_onnx(folder / name)

@@ -29,6 +29,7 @@ enum state { IDLE, STARTING, READY, FAILED, EXITING, FORKED };
 
 static _Atomic int state = IDLE;
 static _Atomic int64_t in_flight;
+static _Thread_local int inside; /* this thread is one of them */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int exit_asked; /* wakes the interpreter thread for its last work */
@@ -384,12 +385,14 @@ semantic_status boundary_enter(const char *asked, semantic_error *error) {
         atomic_fetch_sub(&in_flight, 1);
         return refuse(now, error);
     }
+    inside = 1;
     return SEMANTIC_OK;
 }
 
 semantic_status boundary_leave(semantic_status status, const void **result, semantic_error *error) {
     int answered = status == SEMANTIC_OK || status == SEMANTIC_PARTIAL;
 
+    inside = 0;
     atomic_fetch_sub(&in_flight, 1);
     if (status < SEMANTIC_OK || status > SEMANTIC_PARTIAL) {
         status = boundary_fail(error, SEMANTIC_INTERNAL, "Python answered with an unknown status");
@@ -446,6 +449,10 @@ static int refuse_new_calls(void) {
  * the process ends here, with the code it was to end with. */
 static void at_exit(int code, void *unused) {
     (void)unused;
+    if (inside) { /* a signal handler calls exit within a call, which thus cannot end */
+        fflush(stdout);
+        _exit(code);
+    }
     int clean = wait_while(is_starting);
 
     if (refuse_new_calls() && calls_are_in_flight()) {
