@@ -11,6 +11,7 @@ that takes more than 2 seconds of CPU time or 2 GiB of memory, a text that shows
 
 import argparse
 import json
+import os
 import re
 import resource
 import signal
@@ -30,13 +31,15 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from libsemantic.engine import errors  # noqa: E402
-from tests.long.fuzz_targets import SECRET, TARGETS, Target  # noqa: E402
+from tests.long.fuzz_calls import SECRET  # noqa: E402
+from tests.long.fuzz_targets import TARGETS, Target  # noqa: E402
 
 Step: TypeAlias = Callable[[FrameType, str, object], "Step | None"]
 
 CPU_SECONDS: Final = 2.0
 WALL_SECONDS: Final = 30.0  # for what waits rather than computes
 MEMORY_BYTES: Final = 2 << 30
+LONGEST_INPUT: Final = 1 << 18  # in bytes; what is longer takes longer to read, rightly
 LONGEST_MESSAGE: Final = 6000  # a path may have 4096 bytes
 MOST_FAILURES: Final = 20  # of one target; then it is time to look
 DEFAULT_RUNS: Final = 5000
@@ -60,16 +63,16 @@ class Report:
 
 
 class Coverage:
-    """The steps from line to line of the engine that were taken so far."""
+    """The steps from line to line of the library that were taken so far."""
 
     def __init__(self) -> None:
-        self._folder = str(Path(errors.__file__).parent)
+        self._folder = str(Path(errors.__file__).parents[1])
         self._steps: set[tuple[CodeType, int, int]] = set()
         self._outcomes: set[str] = set()
         self._grew = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Step | None:
-        """Follow a new frame if its code is the engine's."""
+        """Follow a new frame if its code is the library's."""
         del event, argument
         code, last = frame.f_code, 0
         if not code.co_filename.startswith(self._folder):
@@ -89,8 +92,8 @@ class Coverage:
         return step
 
     def note(self, outcome: str) -> None:
-        """Note how an input ended; numbers and quoted parts make no new way."""
-        plain = re.sub(r"[0-9]+|'[^']*'|\"[^\"]*\"|`[^`]*`", "", outcome)[:200]
+        """Note how an input ended; numbers, and what a message quotes, make no new way."""
+        plain = re.sub(r"[0-9]+|['\"`].*", "", outcome, flags=re.DOTALL)[:200]
         self._grew = self._grew or plain not in self._outcomes
         self._outcomes.add(plain)
 
@@ -119,7 +122,7 @@ def work(target: Target, folder: Path, seed: int, first: int, runs: int, seconds
         rng = Random(f"{seed} {number}")
         data = rng.choice(corpus)
         if number >= len(corpus):
-            data = target.mutate(data, rng.choice(corpus), rng)
+            data = target.mutate(data, rng.choice(corpus), rng)[:LONGEST_INPUT]
         else:
             data = corpus[number]
         (folder / "current").write_bytes(b"%d\n" % number + data)
@@ -147,7 +150,7 @@ def _run(target: Target, data: bytes, coverage: Coverage) -> tuple[str, str]:
         try:
             target.read(data, Path(place))
         except errors.SemanticError as error:
-            outcome = f"{type(error).__name__}: {error.message}"
+            outcome = f"{type(error).__name__}: {error.message.replace(place, '')}"
             return outcome, _fault_of(error)
         except BaseException as error:
             frames = traceback.extract_tb(error.__traceback__)[-3:]
@@ -189,7 +192,12 @@ def fuzz(name: str, seed: int, runs: int, seconds: float, keep: Path) -> list[st
             command += ["--seconds", str(left)]
             with (folder / "stderr").open("wb") as stderr:
                 process = subprocess.run(
-                    command, stdout=subprocess.PIPE, stderr=stderr, check=False, text=True
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=os.environ | {"RUST_BACKTRACE": "0"},
+                    check=False,
+                    text=True,
                 )
             printed = (folder / "stderr").read_bytes()
             for line in process.stdout.splitlines():
@@ -215,8 +223,10 @@ def fuzz(name: str, seed: int, runs: int, seconds: float, keep: Path) -> list[st
 def _ending(status: int, printed: bytes) -> str:
     """Say how a process ended that should not have."""
     known = {signal.SIGPROF: "too much CPU time", signal.SIGALRM: "a hang"}
-    number = -status
-    how = known.get(number) or (signal.Signals(number).name if number > 0 else f"exit {status}")
+    how = f"exit {status}"
+    if status < 0:
+        number = signal.Signals(-status)
+        how = known.get(number, number.name)
     last = printed.decode("utf-8", "replace").strip().splitlines()[-3:]
     return f"the process ended: {how}; {' | '.join(last)[:500]}"
 
@@ -246,6 +256,8 @@ def main() -> int:
     for name, kind in (("work", str), ("folder", Path), ("first", int), ("seconds", float)):
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if Path("/dev/shm").is_dir():  # each input is a file: spare the disk
+        tempfile.tempdir = "/dev/shm"
     if options.work:
         work(
             TARGETS[options.work],

@@ -1,6 +1,7 @@
-"""Ways to damage an input: bytes, JSON, safetensors, protobuf; the same random source, the same way.
+"""Ways to damage an input: bytes, JSON, safetensors, protobuf.
 
-Each takes the input, another one of the same kind to take parts from, and the random source.
+Each takes the input, another one of the same kind to take parts from, and the random source, which
+alone decides the way.
 """
 
 import json
@@ -16,10 +17,12 @@ _NUMBERS: Final = (
     *(0, 1, -1, 2, 7, 255, 2**15, 2**16, 10**6, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40),
     *(2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, -(2**31), -(2**63), 10**12),
 )
+_NESTED: Final[list[Json]] = [[[]], {"": ""}]
 _VALUES: Final[tuple[Json, ...]] = (
     *_NUMBERS,
     *(0.5, -1.5, 1e308, 1e-320, float("nan"), float("inf"), float("-inf")),
-    *(None, True, False, [], {}, [[]], {"": ""}),
+    *(None, True, False, [], {}),
+    *_NESTED,
     *("", "a", "é", "日本", "😀", "\0", "\ud800", "a\nb", "..", "/etc/passwd", "x" * 3000),
     *("{}", "%s", "[CLS]", "##", "▁"),
 )
@@ -56,7 +59,7 @@ def mutate_bytes(data: bytes, other: bytes, rng: Random) -> bytes:
 
 
 def mutate_json(data: bytes, other: bytes, rng: Random) -> bytes:
-    """Change, drop, rename, repeat, swap or graft a value of a JSON document; now and then bytes."""
+    """Change, drop, rename, repeat or graft a value of a JSON document; now and then bytes."""
     value, donor = _parse(data), _parse(other)
     if value is None or rng.random() < 0.08:
         return mutate_bytes(data, other, rng)

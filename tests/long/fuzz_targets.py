@@ -20,6 +20,7 @@ from libsemantic.engine.onnx_file import inspect_onnx
 from libsemantic.engine.onnx_outputs import select_output
 from libsemantic.engine.tokenization import load_tokenizer
 from libsemantic.engine.weights import load_array, read_weights
+from tests.long.fuzz_calls import SECRET, first_calls, read_call
 from tests.long.fuzz_mutations import (
     Json,
     Mutation,
@@ -32,7 +33,6 @@ Read: TypeAlias = Callable[[bytes, Path], None]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 GOLDEN: Final = ROOT / "tests" / "golden" / "models"
-SECRET: Final = "xyzzy"  # in every text: what is printed must not hold it
 TEXTS: Final = (
     *("", "a", "ab ba", SECRET, f"{SECRET} é 日本 😀 [CLS] ##b\0", "a" * 300),
     *("\u200b", "e\u0301\u0302", "<unk><unk>", f" {SECRET}  \n\t "),
@@ -101,7 +101,10 @@ def _read_graph(data: bytes, folder: Path) -> None:
     except ValueError:
         return
     if isinstance(config, dict):
-        for name, task in (("bert-seq", Task.SEQUENCE_CLASSIFICATION), ("bert-token", Task.EMBEDDING)):
+        for name, task in (
+            ("bert-seq", Task.SEQUENCE_CLASSIFICATION),
+            ("bert-token", Task.EMBEDDING),
+        ):
             try:
                 build_graph(config, task, read_weights(GOLDEN / name))
             except SemanticError as error:
@@ -115,10 +118,9 @@ def _read_graph(data: bytes, folder: Path) -> None:
 
 
 def _first_onnx() -> list[bytes]:
-    from onnx import helper, numpy_helper
-
     import numpy as np
     import onnx
+    from onnx import helper, numpy_helper
 
     ids = helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["batch", "tokens"])
     out = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", 2])
@@ -174,7 +176,10 @@ def _first_folders() -> list[bytes]:
             }
         )
     folders[0] |= {
-        "label_mapping.json": {"id_to_label": {"0": "a", "1": "b"}, "label_to_id": {"a": 0, "b": 1}},
+        "label_mapping.json": {
+            "id_to_label": {"0": "a", "1": "b"},
+            "label_to_id": {"a": 0, "b": 1},
+        },
         "labels.json": ["a", "b"],
         "tokenizer_config.json": {
             "model_max_length": 1e30,
@@ -203,7 +208,9 @@ def _first_folders() -> list[bytes]:
             )
         ],
     }
-    index: dict[str, Json] = {"model.safetensors.index.json": {"weight_map": {"a": "s.safetensors"}}}
+    index: dict[str, Json] = {
+        "model.safetensors.index.json": {"weight_map": {"a": "s.safetensors"}}
+    }
     return [json.dumps(each).encode() for each in (*folders, folders[0] | index)]
 
 
@@ -234,7 +241,12 @@ def _read_folder(data: bytes, folder: Path) -> None:
     json.dumps(dict(spec.config)).encode()
     for text in (*spec.warnings, *(name for name, _ in spec.files), *spec.prompts.values()):
         text.encode()
-    for number in (spec.position_limit, spec.default_max_tokens, spec.hidden_size, *spec.dimensions):
+    for number in (
+        spec.position_limit,
+        spec.default_max_tokens,
+        spec.hidden_size,
+        *spec.dimensions,
+    ):
         assert 0 <= number < 2**63
 
 
@@ -306,7 +318,11 @@ _NORMALIZERS: Final[Sequence[Json]] = [
         "type": "Sequence",
         "normalizers": [
             {"type": "Strip", "strip_left": True, "strip_right": True},
-            *({"type": kind} for kind in ("StripAccents", "NFD", "Nmt", "Lowercase", "ByteLevel")),
+            {"type": "StripAccents"},
+            {"type": "NFD"},
+            {"type": "Nmt"},
+            {"type": "Lowercase"},
+            {"type": "ByteLevel"},
         ],
     },
 ]
@@ -333,7 +349,9 @@ _PRE_TOKENIZERS: Final[Sequence[Json]] = [
         "pretokenizers": [
             {"type": "FixedLength", "length": 5},
             {"type": "CharDelimiterSplit", "delimiter": "b"},
-            *({"type": kind} for kind in ("Whitespace", "WhitespaceSplit", "UnicodeScripts")),
+            {"type": "Whitespace"},
+            {"type": "WhitespaceSplit"},
+            {"type": "UnicodeScripts"},
         ],
     },
 ]
@@ -429,4 +447,5 @@ TARGETS: Final[Mapping[str, Target]] = {
     "onnx": Target(_first_onnx, mutate_protobuf, _read_onnx),
     "folders": Target(_first_folders, mutate_json, _read_folder),
     "tokenizers": Target(_first_tokenizers, mutate_json, _read_tokenizer),
+    "calls": Target(first_calls, mutate_json, read_call),
 }

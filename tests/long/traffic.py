@@ -215,7 +215,7 @@ class Traffic:
 
     def _run(self, number: int) -> None:
         chosen = random.Random(self._seed * 1000 + number)
-        actions: list[Callable[[random.Random], None]] = list(self._ACTIONS)
+        actions = list(self._ACTIONS)
         try:
             while not self._ended.is_set() and not self.errors:
                 (action,) = chosen.choices(actions, list(self._ACTIONS.values()))
