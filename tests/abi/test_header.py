@@ -158,7 +158,9 @@ def test_soname_dependencies_and_search_path() -> None:
     needed = dynamic("NEEDED")
     python = [name for name in needed if name.startswith("libpython")]
     assert len(python) == 1
-    assert set(needed) - set(python) <= {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
+    system = {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
+    others = {name for name in needed if not name.startswith("ld-linux")} - set(python)
+    assert others <= system
     paths = [entry for paths in dynamic("RUNPATH") for entry in paths.split(":")]
     assert dynamic("RPATH") == []
     for entry in paths:  # the folder of the Python library, and nothing else
@@ -178,7 +180,7 @@ def test_nothing_is_undefined_beyond_libc_and_python() -> None:
     }
     undefined = {name for name, kind in symbols(LIBRARY, "--undefined-only").items() if kind != "w"}
     assert len(undefined) > 40
-    assert undefined - known == set()
+    assert undefined - known - {"__tls_get_addr"} == set()  # that one is the dynamic loader's
 
 
 def pkg_config_flags(folder: Path) -> list[str]:
