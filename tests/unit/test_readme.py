@@ -30,3 +30,7 @@ def test_every_function_is_in_the_table() -> None:
     table = README[README.index("## The API") : README.index("## Models")]
     assert len(declared) == 20
     assert declared - set(re.findall(r"`(semantic_\w+)`", table)) == set()
+
+
+def test_nothing_is_left_to_be_filled_in() -> None:
+    assert re.findall(r"^[A-Z]+$", README, re.MULTILINE) == []
