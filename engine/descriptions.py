@@ -12,6 +12,7 @@ from .errors import BadArtifactError, NotFoundError
 
 MAX_DESCRIPTION_BYTES = 64 << 20
 SENTINEL_LENGTH = 1_000_000
+_MAX_NAME = 1000
 MAX_NUMBER = 2**31 - 1  # no size of a model comes near it
 
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
@@ -85,7 +86,8 @@ def file_size(path: Path) -> int | None:
 def stays_inside(name: str) -> bool:
     """Tell whether a file name written in an artifact is usable and names no place outside it."""
     path = PurePosixPath(name)
-    return not (path.is_absolute() or ".." in path.parts or "\0" in name)
+    usable = name.isprintable() and len(name) <= _MAX_NAME
+    return usable and not path.is_absolute() and ".." not in path.parts
 
 
 def _shortened(value: int) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES = 2**31 - 1  # the limit of a protobuf message
+_MAX_NAME = 4096
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _INPUT_DTYPES = ("int64", "int32")
 FLOAT_TYPES = ("float", "float16", "bfloat16", "double")
@@ -110,8 +111,12 @@ def inspect_onnx(path: Path) -> OnnxFile:
         raise NotFoundError(f"{path} is missing; fetch it")
     model = _parse(path, size)
     nodes, tensors = _contents(model)
-    if not all(isinstance(text, str) for text in _texts(model, nodes, tensors)):
-        raise BadArtifactError(f"{path} holds names that are not UTF-8; {_DAMAGED}")
+    texts = _texts(model, nodes, tensors)
+    if not all(isinstance(text, str) and len(text) <= _MAX_NAME for text in texts):
+        raise BadArtifactError(
+            f"{path} holds names that are not UTF-8 or longer than {_MAX_NAME} characters; "
+            f"{_DAMAGED}"
+        )
     _check_operators(path, model, nodes)
     check_functions(path, model)
     weight_bytes, dtype = _precision(path, nodes, tensors)

@@ -118,17 +118,20 @@ def _growth(path: Path, part: dict[str, object]) -> int:
     content, pattern = part.get("content"), part.get("pattern")
     if isinstance(content, str) and pattern is not None:
         literal = pattern.get("String") if isinstance(pattern, dict) else pattern
-        length = len(content.encode())
         if isinstance(literal, str) and literal:
-            return max(1, -(-length // len(literal.encode())))
-        return length + 1  # an expression may match between any two letters
+            return max(1, -(-_size(content) // _size(literal)))
+        return _size(content) + 1  # an expression may match between any two letters
     if isinstance(prefix := part.get("prepend"), str):
-        return len(prefix.encode()) + 1
+        return _size(prefix) + 1
     if isinstance(charsmap := part.get("precompiled_charsmap"), str):
         return _longest_replacement(path, charsmap) + 1
     if str(part.get("type")) in _DOUBLING:
         return 2
     return max(_repetitions(part.get(key)) for key in _TEMPLATES)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _longest_replacement(path: Path, charsmap: str) -> int:

@@ -26,6 +26,7 @@ INDEX_FILE: Final = "model.safetensors.index.json"
 _MAX_JSON_BYTES: Final = 100_000_000  # the reference reader's limit for a header
 _MAX_RANK: Final = 64  # as in numpy; keeps the product of a hostile shape short
 _MAX_DIMENSION: Final = 2**63 - 1
+_MAX_NAME: Final = 1000
 _BITS: Final = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
     **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
@@ -182,7 +183,7 @@ def _tensor(path: Path, real: Path, base: int, name: str, entry: object) -> Tens
         raise BadArtifactError(f"{path}: entry {name!r} is not a table; {_AGAIN}")
     dtype = entry.get("dtype")
     if not isinstance(dtype, str) or dtype not in _BITS:
-        raise BadArtifactError(f"{path}: {name!r} has the unknown dtype {dtype!r}; {_AGAIN}")
+        raise BadArtifactError(f"{path}: {name!r} has the unknown dtype {dtype!r:.40}; {_AGAIN}")
     shape = _integers(entry.get("shape"))
     if shape is None or len(shape) > _MAX_RANK:
         raise BadArtifactError(f"{path}: {name!r} has no valid shape; {_AGAIN}")
@@ -238,6 +239,8 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     table: dict[str, object] = {}
     for key, value in pairs:
         key.encode()  # a lone surrogate is a ValueError here rather than a crash later
+        if len(key) > _MAX_NAME:
+            raise ValueError(f"a name has {len(key)} characters")
         if key in table:
             raise ValueError(f"key {key!r} occurs twice")
         table[key] = value
