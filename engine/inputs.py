@@ -73,6 +73,7 @@ def prepare(
     for chunk in _chunks(texts, others):
         ticket.check()
         rows += _prepare_chunk(model, texts, others, chunk, policy)
+    ticket.check()
     return rows
 
 

@@ -37,6 +37,7 @@ _POOLING_MODES = {  # flag to newer name, in the order in which the pooled vecto
 }
 _MEAN = "pooling_mode_mean_tokens"
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")
+_MAX_PROMPT = 10_000
 _STREAM = "sentence_embedding"
 
 
@@ -285,6 +286,11 @@ def _read_prompts(config: Description | None) -> tuple[dict[str, str], str | Non
     texts = {name: text for name, text in prompts.items() if isinstance(text, str)}
     if len(texts) < len(prompts):
         raise BadArtifactError(f"{config.path}: 'prompts' must map names to texts; correct it")
+    if longest := [name for name, text in texts.items() if len(text) > _MAX_PROMPT]:
+        raise BadArtifactError(
+            f"{config.path}: the prompt {longest[0]!r:.100} has {len(texts[longest[0]])} "
+            f"characters, at most {_MAX_PROMPT} are put before each text; correct it"
+        )
     default = config.get("default_prompt_name", str)
     if default is not None and default not in texts:
         raise BadArtifactError(

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -185,7 +186,9 @@ def _tensor(path: Path, real: Path, base: int, name: str, entry: object) -> Tens
     if not isinstance(dtype, str) or dtype not in _BITS:
         raise BadArtifactError(f"{path}: {name!r} has the unknown dtype {dtype!r:.40}; {_AGAIN}")
     shape = _integers(entry.get("shape"))
-    if shape is None or len(shape) > _MAX_RANK:
+    # numpy counts the bytes of an empty array too, as if its dimensions of 0 were 1.
+    sizes = [dimension for dimension in shape or () if dimension]
+    if shape is None or len(shape) > _MAX_RANK or 8 * prod(sizes) > _MAX_DIMENSION:
         raise BadArtifactError(f"{path}: {name!r} has no valid shape; {_AGAIN}")
     offsets = _integers(entry.get("data_offsets"))
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:

@@ -14,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from libsemantic.engine.config import LoadOptions, Precision, RunOptions, Task
+from libsemantic.engine.config import LoadOptions, Precision, RunOptions, RuntimeOptions, Task
 from libsemantic.engine.errors import (
     BadArtifactError,
+    CancelledError,
     DeadlineError,
     InvalidArgumentError,
     NotFoundError,
@@ -25,7 +26,10 @@ from libsemantic.engine.errors import (
     Status,
     UnsupportedError,
 )
+from libsemantic.engine.model import load_model
 from libsemantic.engine.registry import Registry
+from libsemantic.engine.ticket import Ticket
+from libsemantic.engine.watchdog import Watchdog
 
 from ..abi.binding import Library
 
@@ -198,7 +202,12 @@ CASES: dict[str, Case] = {
     "a shape beyond all sense": (
         entry(BIAS, shape=[2**62, 2**62, 2**62]),
         BadArtifactError,
-        "takes 28 bytes",
+        "no valid shape",
+    ),
+    "nothing in a shape beyond all sense": (
+        entry(BIAS, shape=[0, 2**62]),
+        BadArtifactError,
+        "no valid shape",
     ),
     "a negative shape": (entry(BIAS, shape=[-7]), BadArtifactError, "no valid shape"),
     "a broken number": (entry(BIAS, shape=[7.0]), BadArtifactError, "no valid shape"),
@@ -346,6 +355,14 @@ def test_a_hostile_folder_is_refused(
     folder = copy_golden("bert-seq", {})
     spoil(folder)
     refused(registry, others, folder, error, message)
+
+
+def test_a_prompt_that_is_longer_than_texts_is_refused(
+    registry: Registry, others: Others, copy_golden: CopyGolden
+) -> None:
+    prompts = {"prompts": {"q": "word " * 2001}, "default_prompt_name": "q"}
+    folder = copy_golden("bert-embed-mean", {"config_sentence_transformers.json": prompts})
+    refused(registry, others, folder, BadArtifactError, "the prompt 'q' has 10005 characters")
 
 
 def test_paths_that_are_no_folder(registry: Registry, others: Others, tmp_path: Path) -> None:
@@ -559,6 +576,13 @@ LOOKED_UP = (
     helper.make_node("ReduceMean", ["found", "axis"], ["mean"], keepdims=0),
     LOGITS,
 )
+FUSED = (
+    helper.make_node(
+        *("EmbedLayerNormalization", ["input_ids", "", "table"], ["found", "lengths"]),
+        domain="com.microsoft",
+    ),
+    *LOOKED_UP[1:],
+)
 RENAMED = (
     helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.INT32),
     helper.make_node("Identity", ["table"], ["same table"]),
@@ -608,6 +632,11 @@ GRAPHS: dict[str, tuple[Callable[[], onnx.ModelProto], type[SemanticError], str]
     ),
     "too few embeddings, renamed": (
         lambda: tiny(RENAMED),
+        BadArtifactError,
+        "token ids up to 663, the model has 5 embeddings",
+    ),
+    "too few embeddings, fused": (
+        lambda: tiny(FUSED, domains=["com.microsoft"]),
         BadArtifactError,
         "token ids up to 663, the model has 5 embeddings",
     ),
@@ -754,6 +783,26 @@ def test_a_graph_that_never_ends_is_stopped_by_the_deadline_of_its_load(
     assert isinstance(error, DeadlineError)
     assert "timeout_ms 700 has passed" in error.message
     assert registry.list_models().name == (NEIGHBOUR,)
+
+
+def test_a_load_without_a_deadline_can_be_cancelled(
+    copy_golden: CopyGolden,
+) -> None:
+    folder = put(copy_golden("bert-seq", {}), tiny(added(*endless(), to="looped")))
+    ticket, watchdog = Ticket(), Watchdog()
+    timer = threading.Timer(0.5, ticket.cancel)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(CancelledError):
+        load_model(
+            *(str(folder), LoadOptions(), RuntimeOptions()),
+            name="endless",
+            generation=1,
+            watchdog=watchdog,
+            ticket=ticket,
+        )
+    assert 0.3 < time.monotonic() - started < 5
+    assert ticket.interrupt is None
 
 
 def test_a_graph_that_never_ends_for_some_texts_is_stopped_by_the_deadline_of_a_call(

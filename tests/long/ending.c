@@ -65,6 +65,8 @@ int main(int argc, char **argv) {
     struct timespec now;
     pthread_t thread;
     const char *how;
+    char line[32];
+    int length;
 
     CHECK(argc == 3);
     how = argv[2];
@@ -77,7 +79,8 @@ int main(int argc, char **argv) {
         nanosleep(&pause_length, NULL);
     printf("the end\n"); /* buffered: whoever ends the process by exit writes it */
     CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    dprintf(STDOUT_FILENO, "%.3f\n", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+    length = snprintf(line, sizeof line, "%.3f\n", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+    CHECK(write(STDOUT_FILENO, line, (size_t)length) == length); /* now the signal may come */
     if (strcmp(how, "exit") == 0)
         exit(EXIT_CODE);
     if (strcmp(how, "return") == 0)

@@ -111,20 +111,21 @@ def work(target: Target, folder: Path, seed: int, first: int, runs: int, seconds
     """
     found = folder / "found"
     found.mkdir(exist_ok=True)
-    corpus = [*target.first(), *(path.read_bytes() for path in sorted(found.iterdir()))]
+    seeds = target.first()
+    corpus = [*seeds, *(path.read_bytes() for path in sorted(found.iterdir()))]
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     coverage, ways = Coverage(), set[str]()
     deadline = time.monotonic() + seconds
     number, kept, refused = first, 0, 0
-    while number < runs and time.monotonic() < deadline:
+    while number < runs and time.monotonic() < deadline and len(ways) < MOST_FAILURES:
         rng = Random(f"{seed} {number}")
-        data = rng.choice(corpus)
-        if number >= len(corpus):
-            data = target.mutate(data, rng.choice(corpus), rng)[:LONGEST_INPUT]
+        if number < len(seeds):
+            data = seeds[number]
         else:
-            data = corpus[number]
+            data = rng.choice(rng.choice((seeds, corpus)))
+            data = target.mutate(data, rng.choice(corpus), rng)[:LONGEST_INPUT]
         (folder / "current").write_bytes(b"%d\n" % number + data)
         outcome, fault = _run(target, data, coverage)
         refused += bool(outcome)
@@ -133,8 +134,8 @@ def work(target: Target, folder: Path, seed: int, first: int, runs: int, seconds
             kept += 1
             corpus.append(data)
             (found / f"{number:09}").write_bytes(data)
-        if fault and fault not in ways:
-            ways.add(fault)
+        if fault and (way := re.sub(r"[0-9]+", "", fault)[:60]) not in ways:
+            ways.add(way)
             _say(json.dumps(asdict(Failure(number, fault))))
             (folder / f"failed-{number}").write_bytes(data)
         number += 1
@@ -151,7 +152,7 @@ def _run(target: Target, data: bytes, coverage: Coverage) -> tuple[str, str]:
             target.read(data, Path(place))
         except errors.SemanticError as error:
             outcome = f"{type(error).__name__}: {error.message.replace(place, '')}"
-            return outcome, _fault_of(error)
+            return outcome, _fault_of(error).replace(place, "")
         except BaseException as error:
             frames = traceback.extract_tb(error.__traceback__)[-3:]
             places = " ← ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
@@ -187,7 +188,7 @@ def fuzz(name: str, seed: int, runs: int, seconds: float, keep: Path) -> list[st
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            command = [sys.executable, __file__, "--work", name, "--folder", place]
+            command = [sys.executable, sys.argv[0], "--work", name, "--folder", place]
             command += ["--seed", str(seed), "--first", str(next_run), "--runs", str(runs)]
             command += ["--seconds", str(left)]
             with (folder / "stderr").open("wb") as stderr:

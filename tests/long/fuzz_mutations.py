@@ -61,7 +61,7 @@ def mutate_bytes(data: bytes, other: bytes, rng: Random) -> bytes:
 def mutate_json(data: bytes, other: bytes, rng: Random) -> bytes:
     """Change, drop, rename, repeat or graft a value of a JSON document; now and then bytes."""
     value, donor = _parse(data), _parse(other)
-    if value is None or rng.random() < 0.08:
+    if value is None or rng.random() < 0.04:
         return mutate_bytes(data, other, rng)
     for _ in range(rng.choice((1, 1, 2, 3))):
         value = _changed(value, donor, rng)
@@ -74,14 +74,14 @@ def mutate_json(data: bytes, other: bytes, rng: Random) -> bytes:
 def mutate_safetensors(data: bytes, other: bytes, rng: Random) -> bytes:
     """Change the header, mostly with a true length before it, or the bytes."""
     end, other_end = _header_end(data), _header_end(other)
-    if end is None or rng.random() < 0.2:
+    if end is None or rng.random() < 0.05:
         return mutate_bytes(data, other, rng)
     header = mutate_json(data[8:end], other[8:other_end], rng)
     length = len(header)
     if rng.random() < 0.1:
         length = rng.choice((length + 1, length - 1, rng.choice(_NUMBERS))) % 2**64
     body = data[end:]
-    if rng.random() < 0.2:
+    if rng.random() < 0.1:
         body = rng.choice((body[:-1], body + b"\0", b"", body * 2))
     return length.to_bytes(8, "little") + header + body
 
@@ -133,25 +133,27 @@ def _changed(value: Json, donor: Json, rng: Random) -> Json:
 
 
 def _replaced(value: Json, donor: Json, rng: Random) -> Json:
-    """Return another value in the place of this one, often one of the same type."""
-    choice = rng.randrange(6)
-    if choice == 0:
-        return donor
-    if choice == 1:
-        return [value] if rng.random() < 0.5 else {"type": value}
-    if choice == 2:
-        nested = value
-        for _ in range(rng.choice((3, 60, 200))):
-            nested = [nested]
-        return nested
-    if choice == 3 and isinstance(value, int | float):
-        return value + rng.choice((-1, 1, 2, 1000))
-    if choice == 3 and isinstance(value, str):
-        at = rng.randrange(len(value) + 1)
-        return value[:at] + rng.choice(("", "a", "é", "#", "😀", "\0")) + value[at + 1 :]
-    if choice == 4:
-        alike = [each for each in _VALUES if type(each) is type(value)]
-        return rng.choice(alike or _VALUES)
+    """Return another value in the place of this one, in every second case one of its type."""
+    match rng.randrange(20):
+        case 0 | 1:
+            return donor
+        case 2:
+            return [value]
+        case 3:
+            return {"type": value}
+        case 4:
+            nested = value
+            for _ in range(rng.choice((3, 60, 200))):
+                nested = [nested]
+            return nested
+        case 5 | 6 if isinstance(value, int | float):
+            return value + rng.choice((-1, 1, 2, 1000))
+        case 5 | 6 | 7 if isinstance(value, str):
+            at = rng.randrange(len(value) + 1)
+            return value[:at] + rng.choice(("", "a", "é", "#", "😀", "\0")) + value[at + 1 :]
+        case number if number < 15:
+            alike = [each for each in _VALUES if type(each) is type(value)]
+            return rng.choice(alike or _VALUES)
     return rng.choice(_VALUES)
 
 

@@ -59,17 +59,17 @@ def _first_weights() -> list[bytes]:
         "c": {"dtype": "F16", "shape": [0, 4], "data_offsets": [26, 26]},
     }
     golden = (GOLDEN / "bert-seq" / "model.safetensors").read_bytes()
-    length = int.from_bytes(golden[:8], "little")
-    size = max(entry["data_offsets"][1] for entry in _entries(golden[8 : 8 + length]))
+    end = 8 + int.from_bytes(golden[:8], "little")
+    table = json.loads(golden[8:end])
+    # The first few weights of the data: changes of one among many would seldom matter.
+    names = sorted(table.keys() - {"__metadata__"}, key=lambda name: table[name]["data_offsets"])
+    few = {name: table[name] for name in names[:4]}
+    size = few[names[3]]["data_offsets"][1]
     return [
         _safetensors(header, bytes(26)),
         _safetensors({}, b""),
-        golden[: 8 + length] + bytes(size),
+        _safetensors(few, golden[end : end + size]),
     ]
-
-
-def _entries(header: bytes) -> list[dict[str, list[int]]]:
-    return [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
 
 
 def _safetensors(header: Mapping[str, object], body: bytes) -> bytes:
@@ -98,7 +98,7 @@ def _read_graph(data: bytes, folder: Path) -> None:
     del folder
     try:
         config = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     if isinstance(config, dict):
         for name, task in (
@@ -217,7 +217,7 @@ def _first_folders() -> list[bytes]:
 def _read_folder(data: bytes, folder: Path) -> None:
     try:
         files = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     if not isinstance(files, dict):
         return
