@@ -13,6 +13,9 @@ ifdef PYTHON
 export PYTHON
 endif
 
+# ONNX Runtime reports to its makers unless told not to. The library sees to it by itself.
+export ORT_DISABLE_TELEMETRY := 1
+
 VENV := build/env
 PY := $(VENV)/bin/python
 VENV_STAMP := $(VENV)/.libsemantic
