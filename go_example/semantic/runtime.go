@@ -17,6 +17,10 @@ type Runtime struct {
 	keys   map[uint64]map[*context.CancelFunc]struct{} // calls by RunOptions.CancelKey
 }
 
+// Version is that of the loaded library, such as "0.1.0"; empty without cgo. It starts
+// nothing.
+func Version() string { return nativeVersion() }
+
 // Open starts the runtime. The same options again give one more handle for it;
 // other options while it runs are ErrAlreadyExists.
 func Open(ctx context.Context, options Options) (*Runtime, error) {
