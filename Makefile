@@ -9,6 +9,7 @@ SHELL := /bin/bash
 .SUFFIXES:
 
 PREFIX ?= /opt/libsemantic
+MINUTES ?= 60
 ifdef PYTHON
 export PYTHON
 endif
@@ -84,6 +85,10 @@ test-go: $(LIBRARY) ## run the Go tests
 .PHONY: test-long
 test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 20 minutes)
 	$(PY) -m pytest tests/long $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: $(LIBRARY) ## mix all calls and fuzz for MINUTES=60; a finding is kept in build/fuzz
+	$(PY) -m tests.long.soak --minutes $(MINUTES)
 
 .PHONY: lint
 lint: $(LIBRARY) ## check format, style and types of Python, Go and C

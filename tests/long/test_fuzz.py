@@ -1,6 +1,6 @@
 """Thousands of damaged files and odd calls from a fixed seed; and faults that the fuzzer sees.
 
-More of them: python -m tests.long.fuzz TARGET -max_total_time=SECONDS.
+More of them: make soak, or python -m tests.long.fuzz TARGET -max_total_time=SECONDS.
 """
 
 import re
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from . import soak
 from .fuzz import AVAILABLE, UNAVAILABLE, fuzz
-from .fuzz_targets import TARGETS
+from .fuzz_targets import CODE, TARGETS
 from .size import sized
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=UNAVAILABLE)
@@ -96,3 +97,14 @@ def test_the_same_seed_makes_the_same_inputs(tmp_path: Path) -> None:
         for seed in (1, 1, 2)
     )
     assert first == again != other
+
+
+def test_the_soak_ends_with_what_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tmp_path / "first"
+    first.write_text("raise KeyError(1)")
+    monkeypatch.setattr(soak, "TARGETS", {"code": CODE})
+    monkeypatch.setattr(soak, "KEPT", tmp_path)
+    monkeypatch.setattr(soak, "FUZZ_FLAGS", (f"-seed_inputs={first}",))
+    monkeypatch.setattr(soak, "LINE_SECONDS", 1)
+    with pytest.raises(SystemExit, match="code: a promise is broken"):
+        soak.soak(1, minutes=0.5)
