@@ -59,6 +59,11 @@ class Device:
     provider: str
     options: Mapping[str, str]
 
+    @property
+    def place(self) -> str:
+        """Name the device itself, also where "auto" has found it."""
+        return f"cuda:{self.options['device_id']}" if self.options else "cpu"
+
 
 # Kind of device → execution provider, best first: "auto" takes the first installed one.
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}

@@ -50,5 +50,5 @@ def test_a_file_system_that_cannot_be_written(tmp_path: Path) -> None:
     )
     root = tmp_path / "root"
     root.mkdir()
-    answer = run(*(*command, "sh", "-c", script, "sh", root, program, MODELS / "bert-seq"), env={})
+    answer = run(*command, "sh", "-c", script, "sh", root, program, MODELS / "bert-seq", env={})
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "biology 0.5143\n", "")
