@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 _OPSET: Final = 20  # the first with Gelu
 _IR_VERSION: Final = 9  # came with opset 20; a newer number would only lock out older runtimes
-_FUSED: Final = "com.microsoft"
+FUSED: Final = "com.microsoft"
 # Added to the scores of padding. Far below any score, yet finite in bfloat16 too, where the
 # lowest float32 becomes an infinity.
 _MASKED: Final = -1e30
@@ -111,10 +111,10 @@ class GraphBuilder:
     ) -> None:
         self.weights = weights
         self._inputs = inputs
-        self._fused = fused
+        self.fused = fused
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
-        self._constants: dict[str, TensorProto] = {}
+        self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
         self._floats: dict[str, str] = {}
         self._shapes: dict[tuple[int, ...], str] = {}
         self._batch_and_tokens = self.op("Shape", [inputs[0]])
@@ -142,6 +142,10 @@ class GraphBuilder:
         """Return a constant scalar: int64 for an ``int``, float32 for a ``float``."""
         kind = TensorProto.INT64 if isinstance(value, int) else TensorProto.FLOAT
         return self._constant(kind, (), (value,))
+
+    def floats(self, *values: float) -> str:
+        """Return a constant float32 vector."""
+        return self._constant(TensorProto.FLOAT, (len(values),), values)
 
     def weight(self, name: str, *shape: Size) -> str:
         """Return a stored weight as float32, whatever its precision in the file."""
@@ -225,7 +229,7 @@ class GraphBuilder:
 
         Any pattern of padding is right, and a row of nothing but padding gives no NaN.
         """
-        if self._fused:
+        if self.fused:
             return self.op("Cast", [mask], {"to": TensorProto.INT32})
         keep = self.op("Cast", [mask], {"to": TensorProto.BOOL})
         bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(_MASKED)])
@@ -240,10 +244,10 @@ class GraphBuilder:
                 f"{width.key} {width.value} is no multiple of {heads.key} {heads.value};"
                 f" correct config.json"
             )
-        if self._fused:
+        if self.fused:
             q, k, v = (self.unfold(x, width.value) for x in (query, key, value))
             attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": _MASKED}
-            attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, _FUSED)
+            attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, FUSED)
             return self.fold(attended, width)
         depth = width.value // heads.value
         q, k, v = (
@@ -282,8 +286,8 @@ class GraphBuilder:
             [*self._initializers.values(), *self._constants.values()],
         )
         opsets = [helper.make_opsetid("", _OPSET)]
-        if self._fused:
-            opsets.append(helper.make_opsetid(_FUSED, 1))
+        if self.fused:
+            opsets.append(helper.make_opsetid(FUSED, 1))
         model = helper.make_model(
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="libsemantic"
         )
@@ -345,28 +349,50 @@ class GraphBuilder:
         return self.op("Cast", [value], {"to": TensorProto.FLOAT})
 
     def _constant(self, kind: int, shape: tuple[int, ...], values: Sequence[float]) -> str:
-        name = f"/constant_{kind}_{'x'.join(map(str, shape))}_{'_'.join(map(str, values))}"
-        if name not in self._constants:
-            self._constants[name] = helper.make_tensor(name, kind, shape, values)
-        return name
+        key = (kind, shape, tuple(values))
+        if key not in self._constants:
+            name = f"/constant_{len(self._constants)}"
+            self._constants[key] = helper.make_tensor(name, kind, shape, values)
+        return self._constants[key].name
 
 
-def read(config: Mapping[str, object], key: str, kind: type[_T], default: _T | None = None) -> _T:
+def read(
+    config: Mapping[str, object],
+    key: str,
+    kind: type[_T],
+    default: _T | None = None,
+    place: str = "",
+) -> _T:
     """Return a value of config.json of exactly the type ``kind``; null counts as absent.
 
-    A wrong type, or absence where there is no ``default``, is ``BadArtifactError``.
+    ``place`` names the table inside config.json that ``config`` is. A wrong type, or absence
+    where there is no ``default``, is ``BadArtifactError``.
     """
     value = config.get(key)
+    name = f"{place}.{key}" if place else key
     if value is None:
         if default is None:
-            raise BadArtifactError(f"config.json lacks {key!r}; download it again")
+            raise BadArtifactError(f"config.json lacks {name!r}; download it again")
         return default
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise BadArtifactError(
-            f"config.json: {key!r} is of type {type(value).__name__}, not {kind.__name__};"
+            f"config.json: {name!r} is of type {type(value).__name__}, not {kind.__name__};"
             f" correct it"
         )
     return value
+
+
+def read_number(
+    config: Mapping[str, object], key: str, default: float | None = None, place: str = ""
+) -> float:
+    """Return a number of config.json, written with or without a fraction; see ``read``."""
+    value = config.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    return read(config, key, float, default, place)
 
 
 def read_size(config: Mapping[str, object], key: str) -> Size:
