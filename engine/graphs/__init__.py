@@ -13,6 +13,8 @@ from ..errors import UnsupportedError
 from ..weights import Tensor
 from .bert import build_bert
 from .blocks import Graph, GraphBuilder, Head, read
+from .gemma3 import build_gemma3
+from .qwen3 import build_qwen3
 
 __all__ = ["FAMILIES", "Family", "Graph", "build_graph"]
 
@@ -32,6 +34,8 @@ class Family:
 
 
 _POSITION_IDS: Final = "*position_ids"  # a buffer 0, 1, 2 … that old checkpoints saved
+_ROTARY_BUFFER: Final = "*rotary_emb.inv_freq"  # frequencies that old checkpoints saved
+_LANGUAGE_HEAD: Final = "lm_head.weight"  # of a language model that became an embedder
 _BERT_POOLER: Final = ("pooler.*", "bert.pooler.*")
 
 FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
@@ -42,6 +46,20 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS,),
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, *_BERT_POOLER),
             Task.EMBEDDING: (_POSITION_IDS, *_BERT_POOLER, "cls.*"),
+        },
+    ),
+    "gemma3_text": Family(
+        build=build_gemma3,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={Task.EMBEDDING: (_ROTARY_BUFFER, _LANGUAGE_HEAD)},
+    ),
+    "qwen3": Family(
+        build=build_qwen3,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: (_ROTARY_BUFFER,),
+            Task.TOKEN_CLASSIFICATION: (_ROTARY_BUFFER,),
+            Task.EMBEDDING: (_ROTARY_BUFFER, _LANGUAGE_HEAD),
         },
     ),
 }

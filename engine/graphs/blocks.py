@@ -28,7 +28,7 @@ _IR_VERSION: Final = 9  # came with opset 20; a newer number would only lock out
 FUSED: Final = "com.microsoft"
 # Added to the scores of padding. Far below any score, yet finite in bfloat16 too, where the
 # lowest float32 becomes an infinity.
-_MASKED: Final = -1e30
+MASKED: Final = -1e30
 _TYPES: Final = {
     "F32": TensorProto.FLOAT,
     "F16": TensorProto.FLOAT16,
@@ -302,7 +302,7 @@ class GraphBuilder:
         if self.fused:
             return self.op("Cast", [mask], {"to": TensorProto.INT32})
         keep = self.op("Cast", [mask], {"to": TensorProto.BOOL})
-        bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(_MASKED)])
+        bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(MASKED)])
         return self.op("Unsqueeze", [bias, self.integers(1, 2)])
 
     def attention(
@@ -316,7 +316,7 @@ class GraphBuilder:
             )
         if self.fused:
             q, k, v = (self.unfold(x, width.value) for x in (query, key, value))
-            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": _MASKED}
+            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": MASKED}
             attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, FUSED)
             return self.fold(attended, width)
         depth = width.value // heads.value
