@@ -107,13 +107,16 @@ class GroupedAttention:
 
     def _in_blocks(self, query: str, key: str, value: str, reach: Reach) -> str:
         builder, heads = self._builder, self._heads
+        width = Size("", heads.width)
         queries = builder.unfold(query, heads.keys, heads.group, heads.depth)
         keys, values = self._turned(key, (0, 2, 3, 1)), self._turned(value, (0, 2, 1, 3))
         size, one = builder.scalar(_BLOCK), builder.scalar(1)
         last = builder.op("Sub", [self._tokens, one])
+        last_block = builder.op("Div", [last, size])
 
-        def block(number: str) -> str:
-            start = builder.op("Mul", [number, size])
+        def block(turn: str) -> str:
+            # From the end, since memory freed by a larger block serves the smaller ones after it.
+            start = builder.op("Mul", [builder.op("Sub", [last_block, turn]), size])
             # Beyond the end the last block repeats the last query.
             rows = builder.op(
                 "Min", [builder.op("Add", [start, builder.integers(*range(_BLOCK))]), last]
@@ -137,12 +140,14 @@ class GroupedAttention:
             bias = self._bias(reach, rows, columns, padding, heads.group)
             return self._scored(own, near_keys, near_values, bias)
 
-        count = builder.op("Add", [builder.op("Div", [last, size]), one])
-        blocks = builder.op("Transpose", [builder.repeat(count, block)], {"perm": (1, 0, 2, 3)})
+        blocks = builder.repeat(builder.op("Add", [last_block, one]), block)
+        blocks = builder.op("Transpose", [blocks], {"perm": (1, 0, 2, 3)})
         rows = builder.op("Reshape", [blocks, builder.integers(0, -1, heads.width)])
-        end = builder.op("Unsqueeze", [self._tokens, builder.integers(0)])
-        rows = builder.op("Slice", [rows, builder.integers(0), end, builder.integers(1)])
-        return builder.fold(rows, Size("", heads.width))
+        positions = builder.positions()
+        turns = builder.op("Sub", [last_block, builder.op("Div", [positions, size])])
+        places = builder.op("Mod", [positions, size])
+        places = builder.op("Add", [builder.op("Mul", [turns, size]), places])
+        return builder.fold(builder.op("Gather", [rows, places], {"axis": 1}), width)
 
     def _scored(self, queries: str, keys: str, values: str, bias: str) -> str:
         """Attend from ``[batch, rows, heads of keys, group, depth]`` to ``[batch, rows, width]``.
