@@ -3,8 +3,9 @@
 Each group of neighbouring query heads shares one head of keys and values (arXiv 2305.13245). Up
 to ``whole_tokens`` the scores of a layer are computed at once; longer texts go in blocks of
 queries, each over the keys that it reaches, so that memory grows with the length and not with its
-square. On CPU no operator of ONNX Runtime does that for causal or masked attention
-(GroupQueryAttention takes heads × tokens² too). Where nothing is masked, MultiHeadAttention does.
+square. On CPU no operator of ONNX Runtime does that for causal or masked attention:
+GroupQueryAttention takes heads × tokens² too, and where nothing is masked MultiHeadAttention
+takes no less than blocks do, for its copies of keys and values.
 """
 
 from dataclasses import dataclass
@@ -67,24 +68,16 @@ class GroupedAttention:
         self._kept = builder.op("Cast", [mask], {"to": TensorProto.INT32})
         self._tokens = builder.tokens()
         self._is_short = builder.op("LessOrEqual", [self._tokens, builder.scalar(WHOLE_TOKENS)])
-        lowest = builder.op("ReduceMin", [mask], {"keepdims": 0})
-        self._is_full = builder.op("Equal", [lowest, builder.scalar(1)])
         self._biases: dict[Reach, str] = {}
 
     def attend(self, query: str, key: str, value: str, reach: Reach) -> str:
         """Attend within ``reach``, from 2-D queries, keys and values to the width of queries."""
-        builder, bias = self._builder, self._whole_bias(reach)
-
-        def masked() -> str:
-            return builder.choose(
-                self._is_short,
-                lambda: self._whole(query, key, value, bias),
-                lambda: self._in_blocks(query, key, value, reach),
-            )
-
-        if reach == EVERYTHING and builder.fused:
-            return builder.choose(self._is_full, lambda: self._whole(query, key, value, ""), masked)
-        return masked()
+        bias = self._whole_bias(reach)
+        return self._builder.choose(
+            self._is_short,
+            lambda: self._whole(query, key, value, bias),
+            lambda: self._in_blocks(query, key, value, reach),
+        )
 
     def _whole(self, query: str, key: str, value: str, bias: str) -> str:
         builder, heads = self._builder, self._heads
@@ -94,10 +87,7 @@ class GroupedAttention:
             keys, values = self._turned(key, (0, 2, 3, 1)), self._turned(value, (0, 2, 1, 3))
             return builder.fold(self._scored(queries, keys, values, bias), width)
         inputs = [builder.unfold(query, width.value), self._repeated(key), self._repeated(value)]
-        if bias == self._padding:
-            inputs += ["", self._kept]
-        elif bias:
-            inputs += ["", "", bias]
+        inputs += ["", self._kept] if bias == self._padding else ["", "", bias]
         attributes: Attributes = {
             "num_heads": heads.queries,
             "scale": heads.scale,
