@@ -3,13 +3,12 @@
 Weight names and arithmetic are those of ``BertModel`` and its heads in transformers.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, Size, read, read_size
+from .blocks import GraphBuilder, Head, Size, check_layers, read, read_size
 
 _DEFAULT_EPSILON = 1e-12  # transformers' default; old checkpoints do not state it
 
@@ -95,19 +94,8 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         activation=read(config, "hidden_act", str),
         epsilon=epsilon,
     )
-    _check_layers(builder, encoder)
+    check_layers(builder.weights, f"{encoder.prefix}encoder.layer.", encoder.layers)
     return encoder
-
-
-def _check_layers(builder: GraphBuilder, encoder: _Encoder) -> None:
-    pattern = re.compile(re.escape(encoder.prefix) + r"encoder\.layer\.([0-9]{1,9})\.")
-    matches = (pattern.match(name) for name in builder.weights)
-    stored = len({match[1] for match in matches if match})
-    if stored != encoder.layers.value:
-        raise BadArtifactError(
-            f"config.json: 'num_hidden_layers' is {encoder.layers.value}, the weights hold"
-            f" {stored} layers; they do not belong together"
-        )
 
 
 def _encode(builder: GraphBuilder, encoder: _Encoder) -> str:

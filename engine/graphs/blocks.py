@@ -7,13 +7,14 @@ outputs unfold it to ``[batch, tokens, ...]``. Values are passed by their names 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from onnx import NodeProto, StringStringEntryProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, StringStringEntryProto, TensorProto, helper
 
 from ..errors import BadArtifactError, UnsupportedError
 from ..weights import Tensor
@@ -26,7 +27,7 @@ _IR_VERSION: Final = 9  # came with opset 20; a newer number would only lock out
 FUSED: Final = "com.microsoft"
 # Added to the scores of padding. Far below any score, yet finite in bfloat16 too, where the
 # lowest float32 becomes an infinity.
-_MASKED: Final = -1e30
+MASKED: Final = -1e30
 _TYPES: Final = {
     "F32": TensorProto.FLOAT,
     "F16": TensorProto.FLOAT16,
@@ -55,11 +56,28 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Branches:
+    """The lengths in tokens above which attention takes the ways that save memory.
+
+    ``blocks``: sliding layers go block by block; below, that costs more than it saves (measured
+    on CPU, ModernBERT-base). ``pieces``: where nothing is padded, the scores of full attention
+    are never there at once. Up to it the answer is the same, to the last bits, whether or not a
+    text is padded; longer texts are never padded by this library.
+    """
+
+    blocks: int = 192
+    pieces: int = 512
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """A dimension and where it was read, so that a contradiction can name both sides."""
 
     key: str
     value: int
+
+
+DEFAULT_BRANCHES: Final = Branches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +122,22 @@ class GraphBuilder:
 
     The first of ``inputs`` gives the shape ``[batch, tokens]``. With ``fused`` attention is
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
+    ``branches`` says from which lengths on attention saves memory.
     """
 
     def __init__(
-        self, weights: Mapping[str, Tensor], inputs: tuple[str, ...], *, fused: bool
+        self,
+        weights: Mapping[str, Tensor],
+        inputs: tuple[str, ...],
+        *,
+        fused: bool,
+        branches: Branches = DEFAULT_BRANCHES,
     ) -> None:
         self.weights = weights
         self._inputs = inputs
         self.fused = fused
+        self.branches = branches
+        self._count = 0
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
         self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
@@ -127,12 +153,37 @@ class GraphBuilder:
         domain: str = "",
     ) -> str:
         """Append a node with one output and return the output's name."""
-        output = f"/{kind}_{len(self._nodes)}"
+        output = f"/{kind}_{self._count}"
+        self._count += 1
         node = helper.make_node(kind, inputs, [output], name=output, domain=domain)
         for key, value in (attributes or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
         self._nodes.append(node)
         return output
+
+    def choose(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
+        """Compute one of two values in the run, by a boolean scalar; return the value's name.
+
+        ``then`` and ``otherwise`` write what leads to the value, and return it.
+        """
+        branches = [self._branch(write) for write in (then, otherwise)]
+        output = self.op("If", [condition])
+        for key, branch in zip(("then_branch", "else_branch"), branches, strict=True):
+            self._nodes[-1].attribute.append(helper.make_attribute(key, branch))
+        return output
+
+    def _branch(self, write: Callable[[], str]) -> GraphProto:
+        """Write a graph inside the graph; what it holds is out of sight afterwards."""
+        outer = self._nodes, self._floats, self._shapes
+        self._nodes, self._floats, self._shapes = [], dict(self._floats), dict(self._shapes)
+        value = write()
+        if not any(value in node.output for node in self._nodes):
+            value = self.op("Identity", [value])
+        branch = helper.make_graph(
+            self._nodes, f"{value}_branch", [], [helper.make_empty_tensor_value_info(value)]
+        )
+        self._nodes, self._floats, self._shapes = outer
+        return branch
 
     def integers(self, *values: int) -> str:
         """Return a constant int64 vector."""
@@ -171,21 +222,21 @@ class GraphBuilder:
                 )
         return Size("labels", found)
 
-    def linear(self, x: str, name: str, inputs: Size, outputs: Size) -> str:
+    def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, bias: bool = True) -> str:
         """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
-        weight = self.weight(f"{name}.weight", outputs, inputs)
-        bias = self.weight(f"{name}.bias", outputs)
-        return self.op("Gemm", [x, weight, bias], {"transB": 1})
+        operands = [x, self.weight(f"{name}.weight", outputs, inputs)]
+        operands += [self.weight(f"{name}.bias", outputs)] if bias else []
+        return self.op("Gemm", operands, {"transB": 1})
 
-    def layer_norm(self, x: str, name: str, size: Size, epsilon: float) -> str:
+    def layer_norm(
+        self, x: str, name: str, size: Size, epsilon: float, *, bias: bool = True
+    ) -> str:
         """Normalise the last dimension; old checkpoints call the weights gamma and beta."""
         legacy = f"{name}.weight" not in self.weights and f"{name}.gamma" in self.weights
         scale, shift = ("gamma", "beta") if legacy else ("weight", "bias")
-        return self.op(
-            "LayerNormalization",
-            [x, self.weight(f"{name}.{scale}", size), self.weight(f"{name}.{shift}", size)],
-            {"axis": -1, "epsilon": epsilon},
-        )
+        operands = [x, self.weight(f"{name}.{scale}", size)]
+        operands += [self.weight(f"{name}.{shift}", size)] if bias else []
+        return self.op("LayerNormalization", operands, {"axis": -1, "epsilon": epsilon})
 
     def activation(self, x: str, name: str) -> str:
         """Apply a row of ``ACTIVATIONS``; an unknown name is ``UnsupportedError``."""
@@ -204,10 +255,13 @@ class GraphBuilder:
         """
         return self._as_float(self.op("Gather", [self._stored(name, (rows, width)), ids]), name)
 
+    def tokens(self) -> str:
+        """Return the number of tokens of the run's longest text, an int64 scalar."""
+        return self.op("Gather", [self._batch_and_tokens, self.scalar(1)])
+
     def positions(self) -> str:
         """Return 0 … tokens - 1, int64 ``[tokens]``."""
-        tokens = self.op("Gather", [self._batch_and_tokens, self.scalar(1)])
-        return self.op("Range", [self.scalar(0), tokens, self.scalar(1)])
+        return self.op("Range", [self.scalar(0), self.tokens(), self.scalar(1)])
 
     def fold(self, x: str, width: Size) -> str:
         """Reshape ``[batch, tokens, ...]`` to ``[batch * tokens, width]``."""
@@ -219,6 +273,13 @@ class GraphBuilder:
             parts = [self._batch_and_tokens, self.integers(*tail)]
             self._shapes[tail] = self.op("Concat", parts, {"axis": 0})
         return self.op("Reshape", [x, self._shapes[tail]])
+
+    def split(self, x: str, parts: int) -> list[str]:
+        """Cut the last dimension into equal parts."""
+        first = self.op("Split", [x], {"axis": -1, "num_outputs": parts})
+        names = [first, *(f"{first}_{part}" for part in range(1, parts))]
+        self._nodes[-1].output.extend(names[1:])
+        return names
 
     def first_token(self, x: str, width: Size) -> str:
         """Return the hidden state of each row's first token: ``[batch, width]``."""
@@ -232,7 +293,7 @@ class GraphBuilder:
         if self.fused:
             return self.op("Cast", [mask], {"to": TensorProto.INT32})
         keep = self.op("Cast", [mask], {"to": TensorProto.BOOL})
-        bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(_MASKED)])
+        bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(MASKED)])
         return self.op("Unsqueeze", [bias, self.integers(1, 2)])
 
     def attention(
@@ -246,7 +307,7 @@ class GraphBuilder:
             )
         if self.fused:
             q, k, v = (self.unfold(x, width.value) for x in (query, key, value))
-            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": _MASKED}
+            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": MASKED}
             attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, FUSED)
             return self.fold(attended, width)
         depth = width.value // heads.value
@@ -354,6 +415,17 @@ class GraphBuilder:
             name = f"/constant_{len(self._constants)}"
             self._constants[key] = helper.make_tensor(name, kind, shape, values)
         return self._constants[key].name
+
+
+def check_layers(weights: Mapping[str, Tensor], prefix: str, layers: Size) -> None:
+    """Refuse weights that do not hold as many layers, ``prefix`` and a number each, as stated."""
+    pattern = re.compile(re.escape(prefix) + r"([0-9]{1,9})\.")
+    stored = len({match[1] for match in map(pattern.match, weights) if match})
+    if stored != layers.value:
+        raise BadArtifactError(
+            f"config.json: {layers.key!r} is {layers.value}, the weights hold {stored} layers;"
+            f" they do not belong together"
+        )
 
 
 def read(
