@@ -102,7 +102,8 @@ class Graph:
 class GraphBuilder:
     """Write one graph, checking every weight it takes and remembering which it took.
 
-    The first of ``inputs`` gives the shape ``[batch, tokens]``. With ``fused`` attention is
+    The first of ``inputs`` gives the shape ``[batch, tokens]``; those that no node reads are no
+    inputs of the graph. With ``fused`` attention is
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
     """
 
@@ -117,7 +118,7 @@ class GraphBuilder:
         self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
         self._floats: dict[str, str] = {}
         self._shapes: dict[tuple[int, ...], str] = {}
-        self._batch_and_tokens = self.op("Shape", [inputs[0]])
+        self.batch_and_tokens = self.op("Shape", [inputs[0]])
 
     def op(
         self,
@@ -171,11 +172,11 @@ class GraphBuilder:
                 )
         return Size("labels", found)
 
-    def linear(self, x: str, name: str, inputs: Size, outputs: Size) -> str:
+    def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True) -> str:
         """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
-        weight = self.weight(f"{name}.weight", outputs, inputs)
-        bias = self.weight(f"{name}.bias", outputs)
-        return self.op("Gemm", [x, weight, bias], {"transB": 1})
+        operands = [x, self.weight(f"{name}.weight", outputs, inputs)]
+        operands += [self.weight(f"{name}.bias", outputs)] if biased else []
+        return self.op("Gemm", operands, {"transB": 1})
 
     def layer_norm(self, x: str, name: str, size: Size, epsilon: float) -> str:
         """Normalise the last dimension; old checkpoints call the weights gamma and beta."""
@@ -206,7 +207,7 @@ class GraphBuilder:
 
     def positions(self) -> str:
         """Return 0 … tokens - 1, int64 ``[tokens]``."""
-        tokens = self.op("Gather", [self._batch_and_tokens, self.scalar(1)])
+        tokens = self.op("Gather", [self.batch_and_tokens, self.scalar(1)])
         return self.op("Range", [self.scalar(0), tokens, self.scalar(1)])
 
     def fold(self, x: str, width: Size) -> str:
@@ -216,7 +217,7 @@ class GraphBuilder:
     def unfold(self, x: str, *tail: int) -> str:
         """Reshape ``[batch * tokens, width]`` to ``[batch, tokens, *tail]``."""
         if tail not in self._shapes:
-            parts = [self._batch_and_tokens, self.integers(*tail)]
+            parts = [self.batch_and_tokens, self.integers(*tail)]
             self._shapes[tail] = self.op("Concat", parts, {"axis": 0})
         return self.op("Reshape", [x, self._shapes[tail]])
 
@@ -236,25 +237,45 @@ class GraphBuilder:
         return self.op("Unsqueeze", [bias, self.integers(1, 2)])
 
     def attention(
-        self, query: str, key: str, value: str, padding: str, heads: Size, width: Size
+        self,
+        query: str,
+        key: str,
+        value: str,
+        padding: str,
+        heads: Size,
+        width: Size,
+        *,
+        scale: float | None = None,
+        bias: str = "",
     ) -> str:
-        """Attend in both directions, scores scaled by 1/sqrt(width / heads): 2-D in, 2-D out."""
+        """Attend in both directions: 2-D in, 2-D out.
+
+        Scores are multiplied by ``scale``, 1/sqrt(width / heads) where it is None; then ``bias``,
+        ``[batch, heads, tokens, tokens]``, is added where it is not "".
+        """
         if width.value % heads.value:
             raise BadArtifactError(
                 f"{width.key} {width.value} is no multiple of {heads.key} {heads.value};"
                 f" correct config.json"
             )
-        if self.fused:
-            q, k, v = (self.unfold(x, width.value) for x in (query, key, value))
-            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": _MASKED}
-            attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, FUSED)
-            return self.fold(attended, width)
         depth = width.value // heads.value
+        scale = 1 / math.sqrt(depth) if scale is None else scale
+        if self.fused:
+            inputs = [*(self.unfold(x, width.value) for x in (query, key, value)), "", padding]
+            attributes: Attributes = {
+                "num_heads": heads.value,
+                "mask_filter_value": _MASKED,
+                "scale": scale,
+            }
+            inputs += [bias] if bias else []
+            attended = self.op("MultiHeadAttention", inputs, attributes, FUSED)
+            return self.fold(attended, width)
         q, k, v = (
             self.op("Transpose", [self.unfold(x, heads.value, depth)], {"perm": order})
             for x, order in ((query, (0, 2, 1, 3)), (key, (0, 2, 3, 1)), (value, (0, 2, 1, 3)))
         )
-        scores = self.op("Mul", [self.op("MatMul", [q, k]), self.scalar(1 / math.sqrt(depth))])
+        scores = self.op("Mul", [self.op("MatMul", [q, k]), self.scalar(scale)])
+        scores = self.op("Add", [scores, bias]) if bias else scores
         shares = self.op("Softmax", [self.op("Add", [scores, padding])], {"axis": -1})
         attended = self.op("MatMul", [shares, v])
         return self.fold(self.op("Transpose", [attended], {"perm": (0, 2, 1, 3)}), width)
@@ -276,12 +297,14 @@ class GraphBuilder:
                 f"weights {', '.join(map(repr, unused[:3]))}{more} are no part of this model and"
                 f" task; check that config.json, the weights and the task belong together"
             )
+        read_by_nodes = {name for node in self._nodes for name in node.input}
+        inputs = tuple(name for name in self._inputs if name in read_by_nodes)
         self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
         int64, float32 = TensorProto.INT64, TensorProto.FLOAT
         graph = helper.make_graph(
             self._nodes,
             "libsemantic",
-            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in self._inputs],
+            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in inputs],
             [helper.make_tensor_value_info(head.name, float32, head.shape)],
             [*self._initializers.values(), *self._constants.values()],
         )
@@ -295,7 +318,7 @@ class GraphBuilder:
         return Graph(
             model=model.SerializeToString(),
             weights_folder=taken[0].path.parent,
-            inputs=self._inputs,
+            inputs=inputs,
             output=head.name,
             width=head.width,
             vocab_size=head.vocab_size,
