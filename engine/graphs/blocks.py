@@ -7,13 +7,15 @@ outputs unfold it to ``[batch, tokens, ...]``. Values are passed by their names 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from onnx import NodeProto, StringStringEntryProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, StringStringEntryProto, TensorProto, helper
 
 from ..errors import BadArtifactError, UnsupportedError
 from ..weights import Tensor
@@ -114,6 +116,8 @@ class GraphBuilder:
         self._inputs = inputs
         self.fused = fused
         self._nodes: list[NodeProto] = []
+        self._count = 0
+        self._read: set[str] = set()
         self._initializers: dict[str, TensorProto] = {}
         self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
         self._floats: dict[str, str] = {}
@@ -128,12 +132,65 @@ class GraphBuilder:
         domain: str = "",
     ) -> str:
         """Append a node with one output and return the output's name."""
-        output = f"/{kind}_{len(self._nodes)}"
+        output = self._name(kind)
+        self._read.update(inputs)
         node = helper.make_node(kind, inputs, [output], name=output, domain=domain)
         for key, value in (attributes or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
         self._nodes.append(node)
         return output
+
+    def choose(self, condition: str, then: Callable[[], str], other: Callable[[], str]) -> str:
+        """Run one of two parts of the graph, by a bool scalar; each returns one float32 value.
+
+        A part may use every value written before it, and nothing written in it leaves it but
+        that one.
+        """
+        output = self._name("If")
+        branches = {
+            "then_branch": self._part(f"{output}/then", then),
+            "else_branch": self._part(f"{output}/other", other),
+        }
+        self._nodes.append(helper.make_node("If", [condition], [output], output, **branches))
+        return output
+
+    def repeat(self, count: str, body: Callable[[str], str]) -> str:
+        """Run ``body`` for 0 … count - 1 (int64 scalar): its float32 values along a new axis 0.
+
+        ``body`` is given the name of the number of its turn, and may use what ``choose`` may.
+        """
+        output = self._name("Loop")
+        step, going = f"{output}/step", f"{output}/going"
+        graph = self._part(
+            f"{output}/body", lambda: self.op("Identity", [going]), lambda: body(step)
+        )
+        graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+        for name, kind in ((step, TensorProto.INT64), (going, TensorProto.BOOL)):
+            graph.input.append(helper.make_tensor_value_info(name, kind, []))
+        self._nodes.append(helper.make_node("Loop", [count, ""], [output], output, body=graph))
+        return output
+
+    def _part(self, name: str, *outputs: Callable[[], str]) -> GraphProto:
+        """Write float32 outputs into a graph of their own."""
+        with self._inside() as nodes:
+            written = [self.op("Identity", [write()]) for write in outputs]
+        values = [helper.make_tensor_value_info(x, TensorProto.FLOAT, None) for x in written]
+        return helper.make_graph(nodes, name, [], values)
+
+    @contextmanager
+    def _inside(self) -> Iterator[list[NodeProto]]:
+        """Write nodes into a list of their own; values that are remembered in it stay in it."""
+        outer = self._nodes, self._floats, self._shapes
+        self._nodes, self._floats, self._shapes = [], dict(self._floats), dict(self._shapes)
+        try:
+            yield self._nodes
+        finally:
+            self._nodes, self._floats, self._shapes = outer
+
+    def _name(self, kind: str) -> str:
+        """Return a name for a node and its output that no other of the whole graph has."""
+        self._count += 1
+        return f"/{kind}_{self._count - 1}"
 
     def integers(self, *values: int) -> str:
         """Return a constant int64 vector."""
@@ -172,10 +229,22 @@ class GraphBuilder:
                 )
         return Size("labels", found)
 
+    def check_layers(self, stem: str, layers: Size) -> None:
+        """Require as many layers ``stem.0``, ``stem.1`` … among the weights as config.json says."""
+        pattern = re.compile(re.escape(stem) + r"\.([0-9]{1,9})\.")
+        matches = (pattern.match(name) for name in self.weights)
+        stored = len({match[1] for match in matches if match})
+        if stored != layers.value:
+            raise BadArtifactError(
+                f"config.json: {layers.key!r} is {layers.value}, the weights hold {stored} layers;"
+                f" they do not belong together"
+            )
+
     def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True) -> str:
         """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
         operands = [x, self.weight(f"{name}.weight", outputs, inputs)]
-        operands += [self.weight(f"{name}.bias", outputs)] if biased else []
+        if biased:
+            operands.append(self.weight(f"{name}.bias", outputs))
         return self.op("Gemm", operands, {"transB": 1})
 
     def layer_norm(self, x: str, name: str, size: Size, epsilon: float) -> str:
@@ -205,10 +274,13 @@ class GraphBuilder:
         """
         return self._as_float(self.op("Gather", [self._stored(name, (rows, width)), ids]), name)
 
+    def tokens(self) -> str:
+        """Return the tokens of the longest row, padding included, int64 scalar."""
+        return self.op("Gather", [self.batch_and_tokens, self.scalar(1)])
+
     def positions(self) -> str:
         """Return 0 … tokens - 1, int64 ``[tokens]``."""
-        tokens = self.op("Gather", [self.batch_and_tokens, self.scalar(1)])
-        return self.op("Range", [self.scalar(0), tokens, self.scalar(1)])
+        return self.op("Range", [self.scalar(0), self.tokens(), self.scalar(1)])
 
     def fold(self, x: str, width: Size) -> str:
         """Reshape ``[batch, tokens, ...]`` to ``[batch * tokens, width]``."""
@@ -297,8 +369,7 @@ class GraphBuilder:
                 f"weights {', '.join(map(repr, unused[:3]))}{more} are no part of this model and"
                 f" task; check that config.json, the weights and the task belong together"
             )
-        read_by_nodes = {name for node in self._nodes for name in node.input}
-        inputs = tuple(name for name in self._inputs if name in read_by_nodes)
+        inputs = tuple(name for name in self._inputs if name in self._read)
         self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
         int64, float32 = TensorProto.INT64, TensorProto.FLOAT
         graph = helper.make_graph(

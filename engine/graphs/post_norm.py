@@ -5,7 +5,6 @@ network (arXiv 1706.03762). The families differ in positions, in what precedes t
 attention, in the head, and in the names of keys and weights.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -132,20 +131,8 @@ def read_encoder(
         activation=read(config, keys.activation, str),
         epsilon=epsilon,
     )
-    _check_layers(builder, encoder)
+    builder.check_layers(f"{encoder.prefix}{names.layers}", encoder.layers)
     return encoder
-
-
-def _check_layers(builder: GraphBuilder, encoder: Encoder) -> None:
-    name = re.escape(f"{encoder.prefix}{encoder.names.layers}")
-    pattern = re.compile(rf"{name}\.([0-9]{{1,9}})\.")
-    matches = (pattern.match(weight) for weight in builder.weights)
-    stored = len({match[1] for match in matches if match})
-    if stored != encoder.layers.value:
-        raise BadArtifactError(
-            f"config.json: {encoder.layers.key!r} is {encoder.layers.value}, the weights hold"
-            f" {stored} layers; they do not belong together"
-        )
 
 
 def embed(
