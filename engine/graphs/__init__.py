@@ -13,7 +13,11 @@ from ..errors import UnsupportedError
 from ..weights import Tensor
 from .bert import build_bert
 from .blocks import DEFAULT_BRANCHES, Branches, Graph, GraphBuilder, Head, read
+from .deberta import build_deberta
+from .distilbert import build_distilbert
+from .electra import build_electra
 from .modernbert import build_modernbert
+from .roberta import build_roberta
 
 __all__ = ["FAMILIES", "Branches", "Family", "Graph", "build_graph"]
 
@@ -34,15 +38,61 @@ class Family:
 
 _POSITION_IDS: Final = "*position_ids"  # a buffer 0, 1, 2 … that old checkpoints saved
 _BERT_POOLER: Final = ("pooler.*", "bert.pooler.*")
+_DEBERTA_UNUSED: Final = (_POSITION_IDS, "*embeddings.position_embeddings.weight")
+_ALL: Final = ("input_ids", "attention_mask", "token_type_ids")
+
+_ROBERTA: Final = Family(
+    build=build_roberta,
+    inputs=_ALL,
+    ignorable={
+        Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS, "roberta.pooler.*"),
+        Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, "roberta.pooler.*"),
+        Task.EMBEDDING: (_POSITION_IDS, "pooler.*", "roberta.pooler.*", "lm_head.*"),
+    },
+)
 
 FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
     "bert": Family(
         build=build_bert,
-        inputs=("input_ids", "attention_mask", "token_type_ids"),
+        inputs=_ALL,
         ignorable={
             Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS,),
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, *_BERT_POOLER),
             Task.EMBEDDING: (_POSITION_IDS, *_BERT_POOLER, "cls.*"),
+        },
+    ),
+    "deberta-v2": Family(
+        build=build_deberta,
+        inputs=_ALL,
+        ignorable={
+            # Checkpoints of v3 keep a table of positions that position_biased_input rules out.
+            Task.SEQUENCE_CLASSIFICATION: _DEBERTA_UNUSED,
+            Task.TOKEN_CLASSIFICATION: (*_DEBERTA_UNUSED, "pooler.*"),
+            Task.EMBEDDING: (
+                *_DEBERTA_UNUSED,
+                "pooler.*",
+                "cls.*",
+                "lm_predictions.*",
+                "mask_predictions.*",
+            ),
+        },
+    ),
+    "distilbert": Family(
+        build=build_distilbert,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS,),
+            Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
+            Task.EMBEDDING: (_POSITION_IDS, "vocab_*"),
+        },
+    ),
+    "electra": Family(
+        build=build_electra,
+        inputs=_ALL,
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS,),
+            Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
+            Task.EMBEDDING: (_POSITION_IDS, "discriminator_predictions.*", "generator_*"),
         },
     ),
     "modernbert": Family(
@@ -54,6 +104,8 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.EMBEDDING: ("head.*", "decoder.*"),
         },
     ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
 }
 
 

@@ -8,7 +8,8 @@ outputs unfold it to ``[batch, tokens, ...]``. Values are passed by their names 
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -120,7 +121,8 @@ class Graph:
 class GraphBuilder:
     """Write one graph, checking every weight it takes and remembering which it took.
 
-    The first of ``inputs`` gives the shape ``[batch, tokens]``. With ``fused`` attention is
+    The first of ``inputs`` gives the shape ``[batch, tokens]``; those that no node reads are no
+    inputs of the graph. With ``fused`` attention is
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
     ``branches`` says from which lengths on attention saves memory.
     """
@@ -137,13 +139,14 @@ class GraphBuilder:
         self._inputs = inputs
         self.fused = fused
         self.branches = branches
-        self._count = 0
         self._nodes: list[NodeProto] = []
+        self._count = 0
+        self._read: set[str] = set()
         self._initializers: dict[str, TensorProto] = {}
         self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
         self._floats: dict[str, str] = {}
         self._shapes: dict[tuple[int, ...], str] = {}
-        self._batch_and_tokens = self.op("Shape", [inputs[0]])
+        self.batch_and_tokens = self.op("Shape", [inputs[0]])
 
     def op(
         self,
@@ -153,37 +156,65 @@ class GraphBuilder:
         domain: str = "",
     ) -> str:
         """Append a node with one output and return the output's name."""
-        output = f"/{kind}_{self._count}"
-        self._count += 1
+        output = self._name(kind)
+        self._read.update(inputs)
         node = helper.make_node(kind, inputs, [output], name=output, domain=domain)
         for key, value in (attributes or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
         self._nodes.append(node)
         return output
 
-    def choose(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
-        """Compute one of two values in the run, by a boolean scalar; return the value's name.
+    def choose(self, condition: str, then: Callable[[], str], other: Callable[[], str]) -> str:
+        """Run one of two parts of the graph, by a bool scalar; each returns one float32 value.
 
-        ``then`` and ``otherwise`` write what leads to the value, and return it.
+        A part may use every value written before it, and nothing written in it leaves it but
+        that one.
         """
-        branches = [self._branch(write) for write in (then, otherwise)]
-        output = self.op("If", [condition])
-        for key, branch in zip(("then_branch", "else_branch"), branches, strict=True):
-            self._nodes[-1].attribute.append(helper.make_attribute(key, branch))
+        output = self._name("If")
+        branches = {
+            "then_branch": self._part(f"{output}/then", then),
+            "else_branch": self._part(f"{output}/other", other),
+        }
+        self._nodes.append(helper.make_node("If", [condition], [output], output, **branches))
         return output
 
-    def _branch(self, write: Callable[[], str]) -> GraphProto:
-        """Write a graph inside the graph; what it holds is out of sight afterwards."""
+    def repeat(self, count: str, body: Callable[[str], str]) -> str:
+        """Run ``body`` for 0 … count - 1 (int64 scalar): its float32 values along a new axis 0.
+
+        ``body`` is given the name of the number of its turn, and may use what ``choose`` may.
+        """
+        output = self._name("Loop")
+        step, going = f"{output}/step", f"{output}/going"
+        graph = self._part(
+            f"{output}/body", lambda: self.op("Identity", [going]), lambda: body(step)
+        )
+        graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+        for name, kind in ((step, TensorProto.INT64), (going, TensorProto.BOOL)):
+            graph.input.append(helper.make_tensor_value_info(name, kind, []))
+        self._nodes.append(helper.make_node("Loop", [count, ""], [output], output, body=graph))
+        return output
+
+    def _part(self, name: str, *outputs: Callable[[], str]) -> GraphProto:
+        """Write float32 outputs into a graph of their own."""
+        with self._inside() as nodes:
+            written = [self.op("Identity", [write()]) for write in outputs]
+        values = [helper.make_tensor_value_info(x, TensorProto.FLOAT, None) for x in written]
+        return helper.make_graph(nodes, name, [], values)
+
+    @contextmanager
+    def _inside(self) -> Iterator[list[NodeProto]]:
+        """Write nodes into a list of their own; values that are remembered in it stay in it."""
         outer = self._nodes, self._floats, self._shapes
         self._nodes, self._floats, self._shapes = [], dict(self._floats), dict(self._shapes)
-        value = write()
-        if not any(value in node.output for node in self._nodes):
-            value = self.op("Identity", [value])
-        branch = helper.make_graph(
-            self._nodes, f"{value}_branch", [], [helper.make_empty_tensor_value_info(value)]
-        )
-        self._nodes, self._floats, self._shapes = outer
-        return branch
+        try:
+            yield self._nodes
+        finally:
+            self._nodes, self._floats, self._shapes = outer
+
+    def _name(self, kind: str) -> str:
+        """Return a name for a node and its output that no other of the whole graph has."""
+        self._count += 1
+        return f"/{kind}_{self._count - 1}"
 
     def integers(self, *values: int) -> str:
         """Return a constant int64 vector."""
@@ -222,20 +253,32 @@ class GraphBuilder:
                 )
         return Size("labels", found)
 
-    def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, bias: bool = True) -> str:
+    def check_layers(self, stem: str, layers: Size) -> None:
+        """Require as many layers ``stem.0``, ``stem.1`` … among the weights as config.json says."""
+        pattern = re.compile(re.escape(stem) + r"\.([0-9]{1,9})\.")
+        matches = (pattern.match(name) for name in self.weights)
+        stored = len({match[1] for match in matches if match})
+        if stored != layers.value:
+            raise BadArtifactError(
+                f"config.json: {layers.key!r} is {layers.value}, the weights hold {stored} layers;"
+                f" they do not belong together"
+            )
+
+    def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True) -> str:
         """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
         operands = [x, self.weight(f"{name}.weight", outputs, inputs)]
-        operands += [self.weight(f"{name}.bias", outputs)] if bias else []
+        if biased:
+            operands.append(self.weight(f"{name}.bias", outputs))
         return self.op("Gemm", operands, {"transB": 1})
 
     def layer_norm(
-        self, x: str, name: str, size: Size, epsilon: float, *, bias: bool = True
+        self, x: str, name: str, size: Size, epsilon: float, *, biased: bool = True
     ) -> str:
         """Normalise the last dimension; old checkpoints call the weights gamma and beta."""
         legacy = f"{name}.weight" not in self.weights and f"{name}.gamma" in self.weights
         scale, shift = ("gamma", "beta") if legacy else ("weight", "bias")
         operands = [x, self.weight(f"{name}.{scale}", size)]
-        operands += [self.weight(f"{name}.{shift}", size)] if bias else []
+        operands += [self.weight(f"{name}.{shift}", size)] if biased else []
         return self.op("LayerNormalization", operands, {"axis": -1, "epsilon": epsilon})
 
     def activation(self, x: str, name: str) -> str:
@@ -256,8 +299,8 @@ class GraphBuilder:
         return self._as_float(self.op("Gather", [self._stored(name, (rows, width)), ids]), name)
 
     def tokens(self) -> str:
-        """Return the number of tokens of the run's longest text, an int64 scalar."""
-        return self.op("Gather", [self._batch_and_tokens, self.scalar(1)])
+        """Return the tokens of the longest row, padding included, int64 scalar."""
+        return self.op("Gather", [self.batch_and_tokens, self.scalar(1)])
 
     def positions(self) -> str:
         """Return 0 … tokens - 1, int64 ``[tokens]``."""
@@ -270,7 +313,7 @@ class GraphBuilder:
     def unfold(self, x: str, *tail: int) -> str:
         """Reshape ``[batch * tokens, width]`` to ``[batch, tokens, *tail]``."""
         if tail not in self._shapes:
-            parts = [self._batch_and_tokens, self.integers(*tail)]
+            parts = [self.batch_and_tokens, self.integers(*tail)]
             self._shapes[tail] = self.op("Concat", parts, {"axis": 0})
         return self.op("Reshape", [x, self._shapes[tail]])
 
@@ -297,25 +340,45 @@ class GraphBuilder:
         return self.op("Unsqueeze", [bias, self.integers(1, 2)])
 
     def attention(
-        self, query: str, key: str, value: str, padding: str, heads: Size, width: Size
+        self,
+        query: str,
+        key: str,
+        value: str,
+        padding: str,
+        heads: Size,
+        width: Size,
+        *,
+        scale: float | None = None,
+        bias: str = "",
     ) -> str:
-        """Attend in both directions, scores scaled by 1/sqrt(width / heads): 2-D in, 2-D out."""
+        """Attend in both directions: 2-D in, 2-D out.
+
+        Scores are multiplied by ``scale``, 1/sqrt(width / heads) where it is None; then ``bias``,
+        ``[batch, heads, tokens, tokens]``, is added where it is not "".
+        """
         if width.value % heads.value:
             raise BadArtifactError(
                 f"{width.key} {width.value} is no multiple of {heads.key} {heads.value};"
                 f" correct config.json"
             )
-        if self.fused:
-            q, k, v = (self.unfold(x, width.value) for x in (query, key, value))
-            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": MASKED}
-            attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, FUSED)
-            return self.fold(attended, width)
         depth = width.value // heads.value
+        scale = 1 / math.sqrt(depth) if scale is None else scale
+        if self.fused:
+            inputs = [*(self.unfold(x, width.value) for x in (query, key, value)), "", padding]
+            attributes: Attributes = {
+                "num_heads": heads.value,
+                "mask_filter_value": MASKED,
+                "scale": scale,
+            }
+            inputs += [bias] if bias else []
+            attended = self.op("MultiHeadAttention", inputs, attributes, FUSED)
+            return self.fold(attended, width)
         q, k, v = (
             self.op("Transpose", [self.unfold(x, heads.value, depth)], {"perm": order})
             for x, order in ((query, (0, 2, 1, 3)), (key, (0, 2, 3, 1)), (value, (0, 2, 1, 3)))
         )
-        scores = self.op("Mul", [self.op("MatMul", [q, k]), self.scalar(1 / math.sqrt(depth))])
+        scores = self.op("Mul", [self.op("MatMul", [q, k]), self.scalar(scale)])
+        scores = self.op("Add", [scores, bias]) if bias else scores
         shares = self.op("Softmax", [self.op("Add", [scores, padding])], {"axis": -1})
         attended = self.op("MatMul", [shares, v])
         return self.fold(self.op("Transpose", [attended], {"perm": (0, 2, 1, 3)}), width)
@@ -337,12 +400,13 @@ class GraphBuilder:
                 f"weights {', '.join(map(repr, unused[:3]))}{more} are no part of this model and"
                 f" task; check that config.json, the weights and the task belong together"
             )
+        inputs = tuple(name for name in self._inputs if name in self._read)
         self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
         int64, float32 = TensorProto.INT64, TensorProto.FLOAT
         graph = helper.make_graph(
             self._nodes,
             "libsemantic",
-            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in self._inputs],
+            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in inputs],
             [helper.make_tensor_value_info(head.name, float32, head.shape)],
             [*self._initializers.values(), *self._constants.values()],
         )
@@ -356,7 +420,7 @@ class GraphBuilder:
         return Graph(
             model=model.SerializeToString(),
             weights_folder=taken[0].path.parent,
-            inputs=self._inputs,
+            inputs=inputs,
             output=head.name,
             width=head.width,
             vocab_size=head.vocab_size,
@@ -415,17 +479,6 @@ class GraphBuilder:
             name = f"/constant_{len(self._constants)}"
             self._constants[key] = helper.make_tensor(name, kind, shape, values)
         return self._constants[key].name
-
-
-def check_layers(weights: Mapping[str, Tensor], prefix: str, layers: Size) -> None:
-    """Refuse weights that do not hold as many layers, ``prefix`` and a number each, as stated."""
-    pattern = re.compile(re.escape(prefix) + r"([0-9]{1,9})\.")
-    stored = len({match[1] for match in map(pattern.match, weights) if match})
-    if stored != layers.value:
-        raise BadArtifactError(
-            f"config.json: {layers.key!r} is {layers.value}, the weights hold {stored} layers;"
-            f" they do not belong together"
-        )
 
 
 def read(

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
 from .attention import Heads, Padding, Sliding, attend, attend_sliding, read_padding, read_sliding
-from .blocks import GraphBuilder, Head, Size, check_layers, read, read_number, read_size
+from .blocks import GraphBuilder, Head, Size, read, read_number, read_size
 from .rotary import Rotary, Tables, Theta, read_rotary, rotary_tables, rotate
 
 _FULL, _SLIDING = _KINDS = ("full_attention", "sliding_attention")
@@ -66,8 +66,8 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
         x = _pool(builder, config, x, hidden, padding)
         rows = ("batch",)
     if task is not Task.EMBEDDING:
-        bias = read(config, "classifier_bias", bool, False)
-        x = builder.linear(x, "head.dense", hidden, hidden, bias=bias)
+        biased = read(config, "classifier_bias", bool, False)
+        x = builder.linear(x, "head.dense", hidden, hidden, biased=biased)
         x = builder.activation(x, read(config, "classifier_activation", str, "gelu"))
         x = _norm(builder, encoder, x, "head.norm")
         x = builder.linear(x, "classifier", hidden, width)
@@ -92,7 +92,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         )
     depth = Size("hidden_size / num_attention_heads", hidden.value // heads.value)
     layers = read_size(config, "num_hidden_layers")
-    check_layers(builder.weights, f"{prefix}layers.", layers)
+    builder.check_layers(f"{prefix}layers", layers)
     thetas = dict(_THETAS)
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
         thetas[_SLIDING] = _THETAS[_FULL]  # as transformers 4 reads an explicit null
@@ -192,26 +192,28 @@ def _layer(
     name, hidden, heads = f"{encoder.prefix}layers.{layer}", encoder.hidden, encoder.heads
     # The embeddings are normalised already.
     y = x if layer == 0 else _norm(builder, encoder, x, f"{name}.attn_norm")
-    bias = encoder.attention_bias
+    biased = encoder.attention_bias
     thrice = Size("3 * hidden_size", 3 * hidden.value)
-    y = builder.linear(y, f"{name}.attn.Wqkv", hidden, thrice, bias=bias)
+    y = builder.linear(y, f"{name}.attn.Wqkv", hidden, thrice, biased=biased)
     query, key, value = builder.split(y, 3)
     query, key = (rotate(builder, part, tables, heads.count, heads.depth) for part in (query, key))
     if sliding is None:
         y = attend(builder, query, key, value, padding, heads)
     else:
         y = attend_sliding(builder, query, key, value, sliding, heads)
-    x = builder.op("Add", [x, builder.linear(y, f"{name}.attn.Wo", hidden, hidden, bias=bias)])
+    x = builder.op("Add", [x, builder.linear(y, f"{name}.attn.Wo", hidden, hidden, biased=biased)])
     y = _norm(builder, encoder, x, f"{name}.mlp_norm")
-    inner, bias = encoder.inner, encoder.mlp_bias
+    inner, biased = encoder.inner, encoder.mlp_bias
     twice = Size("2 * intermediate_size", 2 * inner.value)
-    value, gate = builder.split(builder.linear(y, f"{name}.mlp.Wi", hidden, twice, bias=bias), 2)
+    value, gate = builder.split(
+        builder.linear(y, f"{name}.mlp.Wi", hidden, twice, biased=biased), 2
+    )
     y = builder.op("Mul", [builder.activation(value, encoder.activation), gate])
-    return builder.op("Add", [x, builder.linear(y, f"{name}.mlp.Wo", inner, hidden, bias=bias)])
+    return builder.op("Add", [x, builder.linear(y, f"{name}.mlp.Wo", inner, hidden, biased=biased)])
 
 
 def _norm(builder: GraphBuilder, encoder: _Encoder, x: str, name: str) -> str:
-    return builder.layer_norm(x, name, encoder.hidden, encoder.epsilon, bias=encoder.norm_bias)
+    return builder.layer_norm(x, name, encoder.hidden, encoder.epsilon, biased=encoder.norm_bias)
 
 
 def _pool(
