@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import BadArtifactError, UnsupportedError
 from .blocks import GraphBuilder, Size, read, read_number, read_size
-from .grouped_attention import GroupedAttention, Heads, Reach
+from .grouped_attention import GroupedAttention, GroupedHeads, Reach
 from .rotary import Tables, rotate
 
 FULL: Final = "full_attention"
@@ -33,7 +33,7 @@ class Decoder:
     hidden: Size
     inner: Size
     layers: Size
-    heads: Heads
+    heads: GroupedHeads
     depth: Size
     queries: Size
     keys: Size
@@ -80,7 +80,7 @@ def read_decoder(
         hidden=read_size(config, "hidden_size"),
         inner=read_size(config, "intermediate_size"),
         layers=read_size(config, "num_hidden_layers"),
-        heads=Heads(heads.value, groups.value, head.value, scale or head.value**-0.5),
+        heads=GroupedHeads(heads.value, groups.value, head.value, scale or head.value**-0.5),
         depth=head,
         queries=Size(f"{heads.key} * {head.key}", heads.value * head.value),
         keys=Size(f"{groups.key} * {head.key}", groups.value * head.value),

@@ -1,11 +1,11 @@
 """Attention of many query heads over few keys and values, within a reach, in bounded memory.
 
 Each group of neighbouring query heads shares one head of keys and values (arXiv 2305.13245). Up
-to ``whole_tokens`` the scores of a layer are computed at once; longer texts go in blocks of
-queries, each over the keys that it reaches, so that memory grows with the length and not with its
-square. On CPU no operator of ONNX Runtime does that for causal or masked attention:
-GroupQueryAttention takes heads × tokens² too, and where nothing is masked MultiHeadAttention
-takes no less than blocks do, for its copies of keys and values.
+to ``Branches.pieces`` tokens the scores of a layer are computed at once. Longer texts go in blocks
+of queries, each over the keys that it reaches, so that memory grows with the length and not with
+its square. On CPU no operator of ONNX Runtime does that for causal or masked attention:
+GroupQueryAttention takes heads × tokens² too. Where nothing is masked MultiHeadAttention does, yet
+it takes no less than blocks do, for its copies of keys and values.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,12 @@ from onnx import TensorProto
 
 from .blocks import FUSED, MASKED, Attributes, GraphBuilder, Size
 
-# Up to so many tokens scores are computed at once. Tests set it to 0 and to more than any length.
-WHOLE_TOKENS = 512
 # Queries of a block. Its scores, some copies of heads × block × tokens, are all that grows.
 _BLOCK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class GroupedHeads:
     """Heads of queries, and of keys and values; ``depth`` of each; factor of the scores."""
 
     queries: int
@@ -59,7 +57,7 @@ class GroupedAttention:
     ``mask`` is int64 ``[batch, tokens]`` (1 text, 0 padding); any pattern of padding is right.
     """
 
-    def __init__(self, builder: GraphBuilder, mask: str, heads: Heads) -> None:
+    def __init__(self, builder: GraphBuilder, mask: str, heads: GroupedHeads) -> None:
         self._builder = builder
         self._heads = heads
         keep = builder.op("Cast", [mask], {"to": TensorProto.BOOL})
@@ -67,7 +65,9 @@ class GroupedAttention:
         self._padding = builder.op("Unsqueeze", [bias, builder.integers(1, 2)])
         self._kept = builder.op("Cast", [mask], {"to": TensorProto.INT32})
         self._tokens = builder.tokens()
-        self._is_short = builder.op("LessOrEqual", [self._tokens, builder.scalar(WHOLE_TOKENS)])
+        self._is_short = builder.op(
+            "LessOrEqual", [self._tokens, builder.scalar(builder.branches.pieces)]
+        )
         self._biases: dict[Reach, str] = {}
 
     def attend(self, query: str, key: str, value: str, reach: Reach) -> str:
