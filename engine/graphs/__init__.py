@@ -12,13 +12,14 @@ from ..config import Task
 from ..errors import UnsupportedError
 from ..weights import Tensor
 from .bert import build_bert
-from .blocks import Graph, GraphBuilder, Head, read
+from .blocks import DEFAULT_BRANCHES, Branches, Graph, GraphBuilder, Head, read
 from .deberta import build_deberta
 from .distilbert import build_distilbert
 from .electra import build_electra
+from .modernbert import build_modernbert
 from .roberta import build_roberta
 
-__all__ = ["FAMILIES", "Family", "Graph", "build_graph"]
+__all__ = ["FAMILIES", "Branches", "Family", "Graph", "build_graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,15 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.EMBEDDING: (_POSITION_IDS, "discriminator_predictions.*", "generator_*"),
         },
     ),
+    "modernbert": Family(
+        build=build_modernbert,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: ("decoder.*",),
+            Task.TOKEN_CLASSIFICATION: ("decoder.*",),
+            Task.EMBEDDING: ("head.*", "decoder.*"),
+        },
+    ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
 }
@@ -105,11 +115,13 @@ def build_graph(
     weights: Mapping[str, Tensor],
     *,
     fused: bool = True,
+    branches: Branches = DEFAULT_BRANCHES,
 ) -> Graph:
     """Build the graph of a model for one task.
 
     ``config`` is the content of config.json, ``weights`` comes from ``read_weights``. With
-    ``fused`` the graph holds com.microsoft operators, else only standard ones. Raises
+    ``fused`` the graph holds com.microsoft operators, else only standard ones.
+    ``branches`` says from which lengths on attention saves memory. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -125,5 +137,5 @@ def build_graph(
             f"{model_type} models cannot answer {task.name}; choose"
             f" {', '.join(known.name for known in family.ignorable)}"
         )
-    builder = GraphBuilder(weights, family.inputs, fused=fused)
+    builder = GraphBuilder(weights, family.inputs, fused=fused, branches=branches)
     return builder.finish(family.build(builder, config, task), family.ignorable[task])
