@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,19 +19,13 @@ from .graph_runs import (
     GOLDEN_TOLERANCE,
     GOLDENS,
     MODELS,
-    SAME_TOLERANCE,
     Arrays,
     Runner,
     arrays_of,
     built,
     cases_of,
     config_of,
-    golden_difference,
-    graph_of,
     runner_of,
-    stored,
-    write_file,
-    write_shards,
 )
 
 TASKS = {name: row.task for name, row in GOLDENS.items() if name.startswith("bert-")}
@@ -141,91 +134,6 @@ def test_ids_and_lengths_out_of_range_fail_the_run_only(fused: bool) -> None:
         with pytest.raises(Exception, match=r"out of data bounds|128 by 129"):
             runner.one(ids, types)
     assert np.array_equal(runner.one([2, 5, SEP]), expected)
-
-
-# Rounded weights alone move the logits of these models (magnitude 10) by this much at most.
-HALF_TOLERANCE = {"F16": 0.05, "BF16": 0.5}
-
-
-@pytest.mark.parametrize("dtype", HALF_TOLERANCE)
-@variants
-def test_half_precision_files_run_in_float32(tmp_path: Path, dtype: str, fused: bool) -> None:
-    arrays = arrays_of("bert-token")
-    rounded = {name: stored(array, dtype)[1] for name, array in arrays.items()}
-    half = graph_of(tmp_path / "half", "bert-token", arrays, dtype, fused=fused)
-    full = graph_of(tmp_path / "full", "bert-token", rounded, fused=fused)
-    assert (half.dtype, full.dtype) == (dtype, "F32")
-    runner, reference = Runner(half), Runner(full)
-    for case in cases_of("bert-token"):
-        ids = case["input_ids"]
-        assert np.abs(runner.one(ids) - reference.one(ids)).max() <= SAME_TOLERANCE
-    assert 1e-4 < golden_difference("bert-token", runner) <= HALF_TOLERANCE[dtype]
-
-
-def test_mixed_precision_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    write_file(path, arrays_of("bert-seq"), lambda name: "F32" if "Norm" in name else "BF16")
-    weights = read_weights(tmp_path)
-    graph = build_graph(config_of("bert-seq"), Task.SEQUENCE_CLASSIFICATION, weights)
-    assert graph.dtype == "BF16+F32"
-    assert golden_difference("bert-seq", Runner(graph)) <= HALF_TOLERANCE["BF16"]
-
-
-@models
-@variants
-def test_prefix_may_be_there_or_not(tmp_path: Path, name: str, fused: bool) -> None:
-    renamed = {
-        key.removeprefix("bert.")
-        if key.startswith("bert.")
-        else key
-        if key.startswith("classifier.")
-        else f"bert.{key}": array
-        for key, array in arrays_of(name).items()
-    }
-    assert renamed.keys() != arrays_of(name).keys()
-    runner = Runner(graph_of(tmp_path, name, renamed, fused=fused))
-    for case in cases_of(name):
-        ids = case["input_ids"]
-        assert np.array_equal(runner.one(ids), runner_of(name, fused=fused).one(ids))
-
-
-def test_old_names_of_layer_norms(tmp_path: Path) -> None:
-    renamed = {
-        key.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-            "LayerNorm.bias", "LayerNorm.beta"
-        ): array
-        for key, array in arrays_of("bert-seq").items()
-    }
-    assert sum(key.endswith(".gamma") for key in renamed) == 7
-    runner = Runner(graph_of(tmp_path, "bert-seq", renamed))
-    assert golden_difference("bert-seq", runner) <= GOLDEN_TOLERANCE
-
-
-@pytest.mark.parametrize("name", ["bert-seq", "bert-embed-mean"])
-@pytest.mark.parametrize("form", ["sharded", "cache", "sharded cache", "linked folder"])
-def test_form_of_the_files_does_not_matter(tmp_path: Path, name: str, form: str) -> None:
-    files, folder = tmp_path / "files", tmp_path / "model"
-    files.mkdir()
-    if form.startswith("sharded"):
-        write_shards(files, arrays_of(name), lambda _: "F32")
-    else:
-        shutil.copy(MODELS / name / "model.safetensors", files)
-    if form.endswith("cache"):
-        blobs = tmp_path / "blobs"
-        blobs.mkdir()
-        folder.mkdir()
-        for number, path in enumerate(sorted(files.iterdir())):
-            path.rename(blobs / f"{number:040x}")
-            (folder / path.name).symlink_to(f"../blobs/{number:040x}")
-    else:
-        folder.symlink_to(files)
-    graph = build_graph(config_of(name), TASKS[name], read_weights(folder))
-    real = tmp_path / ("blobs" if form.endswith("cache") else "files")
-    assert graph.weights_folder == Path(os.path.realpath(real))
-    runner = Runner(graph)
-    for case in cases_of(name):
-        ids = case["input_ids"]
-        assert np.array_equal(runner.one(ids), runner_of(name, fused=True).one(ids))
 
 
 def test_graph_describes_itself() -> None:
