@@ -41,6 +41,7 @@ _LAYERS = LayerNames(
     outer_norm="output.LayerNorm",
 )
 _CONTENT_TO_POSITION, _POSITION_TO_CONTENT = "c2p", "p2c"
+_MOST_DISTANCE = 1 << 15  # a list of all distances lies in the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,14 @@ def _terms(config: Mapping[str, object]) -> tuple[str, ...]:
 def _read_distances(
     config: Mapping[str, object], encoder: Encoder, terms: tuple[str, ...]
 ) -> _Distances:
+    """Read the keys of relative attention; the most distant one is that of the longest text."""
     farthest = read(config, "max_relative_positions", int, -1)
     farthest = farthest if farthest > 0 else encoder.positions.value
+    if max(farthest, encoder.positions.value) > _MOST_DISTANCE:
+        raise UnsupportedError(
+            f"config.json: 'max_position_embeddings' or 'max_relative_positions' is beyond"
+            f" {_MOST_DISTANCE}, the most for attention that scores distances"
+        )
     buckets = max(read(config, "position_buckets", int, -1), 0)
     if buckets and not 2 <= buckets // 2 < farthest - 1:
         raise BadArtifactError(

@@ -243,7 +243,7 @@ BAD_WEIGHTS: dict[str, tuple[Change, type[SemanticError], str]] = {
     "missing tables": (
         lambda w: w.pop("bert.embeddings.word_embeddings.weight"),
         BadArtifactError,
-        "'num_hidden_layers' is 3, the weights hold 0 layers",
+        r"'bert.embeddings.word_embeddings.weight' \[vocab_size 664, hidden_size 64\] is missing",
     ),
     "transposed": (
         lambda w: w.update({QUERY: replace(w[QUERY], shape=(64, 63))}),
