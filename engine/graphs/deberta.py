@@ -1,8 +1,6 @@
 """DeBERTa v2 and v3: attention that scores content and distance apart (arXiv 2006.03654).
 
-Weight names and arithmetic are those of ``DebertaV2Model`` and its heads in transformers, with
-one thing left out: transformers sets the states of padding to 0 before the layers, which no
-token can see (the convolution, which could, is not built).
+Weight names and arithmetic are those of ``DebertaV2Model`` and its heads in transformers.
 
 A score is (content·content + content·distance + distance·content) / sqrt(3 · depth). The projected
 distances depend on weights alone; ONNX Runtime computes them once, while it loads. A run takes of
@@ -43,6 +41,7 @@ _LAYERS = LayerNames(
     outer_norm="output.LayerNorm",
 )
 _CONTENT_TO_POSITION, _POSITION_TO_CONTENT = "c2p", "p2c"
+_MOST_DISTANCE = 1 << 15  # a list of all distances lies in the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +61,9 @@ class _Distances:
 
 
 def build_deberta(builder: GraphBuilder, config: Mapping[str, object], task: Task) -> Head:
-    """Write the encoder and the head of ``task``; inputs are ids, mask and token types.
-
-    Raises ``UnsupportedError`` for the convolution of the large v2 models.
-    """
+    """Write the encoder and the head of ``task``; inputs are ids, mask and token types."""
     types = read_size(config, "type_vocab_size") if config.get("type_vocab_size") else None
     encoder = read_encoder(builder, config, "deberta", types, names=_LAYERS)
-    if read(config, "conv_kernel_size", int, 0) > 0:
-        raise UnsupportedError(
-            "config.json: conv_kernel_size is set; DeBERTa with a convolution is not supported"
-        )
     terms = _terms(config)
     x = _embed(builder, config, encoder)
     scale = 1 / math.sqrt(encoder.hidden.value / encoder.heads.value * (1 + len(terms)))
@@ -86,8 +78,11 @@ def build_deberta(builder: GraphBuilder, config: Mapping[str, object], task: Tas
             query, key, value, padding, encoder.heads, encoder.hidden, scale=scale, bias=bias
         )
 
+    embedded = x
     for number in range(encoder.layers.value):
         x = layer(builder, encoder, number, x, attend)
+        if number == 0 and read(config, "conv_kernel_size", int, 0) > 0:
+            x = _convolve(builder, config, encoder, embedded, x)
     pooler = Classifier(
         "pooler.dense", read(config, "pooler_hidden_act", str, "gelu"), "classifier"
     )
@@ -115,8 +110,14 @@ def _terms(config: Mapping[str, object]) -> tuple[str, ...]:
 def _read_distances(
     config: Mapping[str, object], encoder: Encoder, terms: tuple[str, ...]
 ) -> _Distances:
+    """Read the keys of relative attention; the most distant one is that of the longest text."""
     farthest = read(config, "max_relative_positions", int, -1)
     farthest = farthest if farthest > 0 else encoder.positions.value
+    if max(farthest, encoder.positions.value) > _MOST_DISTANCE:
+        raise UnsupportedError(
+            f"config.json: 'max_position_embeddings' or 'max_relative_positions' is beyond"
+            f" {_MOST_DISTANCE}, the most for attention that scores distances"
+        )
     buckets = max(read(config, "position_buckets", int, -1), 0)
     if buckets and not 2 <= buckets // 2 < farthest - 1:
         raise BadArtifactError(
@@ -149,6 +150,36 @@ def _embed(builder: GraphBuilder, config: Mapping[str, object], encoder: Encoder
     if width.value != hidden.value:
         x = builder.linear(x, f"{name}.embed_proj", width, hidden, biased=False)
     return builder.layer_norm(x, f"{name}.LayerNorm", hidden, encoder.epsilon)
+
+
+def _convolve(
+    builder: GraphBuilder, config: Mapping[str, object], encoder: Encoder, embedded: str, x: str
+) -> str:
+    """Add to the first layer's output a convolution of its input, as the large v2 models do.
+
+    It must find 0 in the place of padding. transformers also sets the states of padding to 0
+    elsewhere, where no token can see them.
+    """
+    op, hidden = builder.op, encoder.hidden
+    kernel, groups = read_size(config, "conv_kernel_size"), read(config, "conv_groups", int, 1)
+    if kernel.value % 2 == 0 or groups < 1 or hidden.value % groups:
+        raise BadArtifactError(
+            f"config.json: 'conv_kernel_size' is {kernel.value} and 'conv_groups' {groups}; they"
+            f" must be odd and a divisor of {hidden.key} {hidden.value}; correct them"
+        )
+    name = f"{encoder.prefix}encoder.conv"
+    inputs = Size(f"{hidden.key} / conv_groups", hidden.value // groups)
+    weight = builder.weight(f"{name}.conv.weight", hidden, inputs, kernel)
+    bias = builder.weight(f"{name}.conv.bias", hidden)
+    mask = op("Cast", ["attention_mask"], {"to": TensorProto.FLOAT})
+    mask = op("Unsqueeze", [mask, builder.integers(2)])
+    y = op("Mul", [builder.unfold(embedded, hidden.value), mask])
+    y = op("Transpose", [y], {"perm": (0, 2, 1)})
+    edge = (kernel.value - 1) // 2
+    y = op("Conv", [y, weight, bias], {"pads": (edge, edge), "group": groups})
+    y = builder.fold(op("Transpose", [y], {"perm": (0, 2, 1)}), hidden)
+    y = builder.activation(y, read(config, "conv_act", str, "tanh"))
+    return builder.layer_norm(op("Add", [x, y]), f"{name}.LayerNorm", hidden, encoder.epsilon)
 
 
 def rows_of_distances(distances: _Distances, tokens: int) -> list[int]:

@@ -117,7 +117,9 @@ def read_encoder(
         raise BadArtifactError(
             f"config.json: {keys.epsilon!r} is {epsilon}, not between 0 and 1; correct it"
         )
-    prefixed = f"{name}.embeddings.word_embeddings.weight" in builder.weights
+    prefixed = "embeddings.word_embeddings.weight" not in builder.weights and any(
+        weight.startswith(f"{name}.") for weight in builder.weights
+    )
     encoder = Encoder(
         names=names,
         prefix=f"{name}." if prefixed else "",

@@ -1,0 +1,278 @@
+"""Graphs of every encoder family: equal to transformers, however texts are put together.
+
+A new family is a row of ``GOLDENS``, of ``LEFT`` where it fits, and rows of ``MUTATIONS``.
+"""
+
+import dataclasses
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from libsemantic.engine.config import Task
+from libsemantic.engine.graphs import blocks, deberta, distilbert, electra, roberta
+from libsemantic.engine.graphs.blocks import GraphBuilder, Size
+from libsemantic.engine.graphs.post_norm import Classifier
+from libsemantic.engine.weights import read_weights
+
+from .graph_runs import (
+    GOLDEN_TOLERANCE,
+    GOLDENS,
+    MODELS,
+    SAME_TOLERANCE,
+    Runner,
+    built,
+    cases_of,
+    golden_difference,
+    runner_of,
+)
+
+# Models for which padding on the left changes nothing: positions do not count it, and no head
+# looks at the first column.
+LEFT = {"roberta-token": 1, "deberta-v3-token": 0}  # with the id of padding
+
+SEQUENCE = Task.SEQUENCE_CLASSIFICATION
+
+models = pytest.mark.parametrize("name", GOLDENS)
+variants = pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
+
+
+@models
+@variants
+def test_equals_transformers(name: str, fused: bool) -> None:
+    assert golden_difference(name, runner_of(name, fused=fused)) <= GOLDEN_TOLERANCE
+
+
+def padded(name: str, padding: int, *, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return the golden texts in one batch, ids and mask."""
+    rows = [case["input_ids"] for case in cases_of(name)]
+    longest = max(map(len, rows))
+    filled = [([padding] * (longest - len(row)), row) for row in rows]
+    ids = [fill + row if left else row + fill for fill, row in filled]
+    marks = [([0] * len(fill), [1] * len(row)) for fill, row in filled]
+    mask = [zeros + ones if left else ones + zeros for zeros, ones in marks]
+    return np.array(ids, np.int64), np.array(mask, np.int64)
+
+
+@models
+@variants
+def test_a_padded_batch_answers_like_its_texts_alone(name: str, fused: bool) -> None:
+    runner = runner_of(name, fused=fused)
+    ids, mask = padded(name, 0)
+    batch, noisy = runner.run(ids, mask), runner.run(np.where(mask == 1, ids, 17), mask)
+    assert np.isfinite(batch).all()
+    for case, together, disturbed in zip(cases_of(name), batch, noisy, strict=True):
+        alone = runner.one(case["input_ids"])
+        kept = slice(None) if together.ndim == 1 else slice(len(alone))
+        assert np.abs(together[kept] - alone).max() <= SAME_TOLERANCE
+        assert np.abs(disturbed[kept] - alone).max() <= SAME_TOLERANCE
+
+
+@pytest.mark.parametrize("name", LEFT)
+@variants
+def test_padding_on_the_left_changes_nothing(name: str, fused: bool) -> None:
+    runner = runner_of(name, fused=fused)
+    ids, mask = padded(name, LEFT[name], left=True)
+    for case, together in zip(cases_of(name), runner.run(ids, mask), strict=True):
+        alone = runner.one(case["input_ids"])
+        assert np.abs(together[len(together) - len(alone) :] - alone).max() <= GOLDEN_TOLERANCE
+
+
+@models
+@variants
+def test_a_batch_of_equal_lengths_answers_like_its_texts_alone(name: str, fused: bool) -> None:
+    runner = runner_of(name, fused=fused)
+    ids = np.random.default_rng(3).integers(5, runner.graph.vocab_size, (7, 19))
+    batch = runner.run(ids)
+    alone = np.stack([runner.one(row.tolist()) for row in ids])
+    assert np.abs(batch - alone).max() <= SAME_TOLERANCE
+    assert np.abs(batch[0] - batch[1]).max() > 0.1
+
+
+def config_limit(name: str) -> int:
+    """Return the limit that the golden's generator put into its configuration."""
+    return 512 if name.startswith(("modernbert", "mmbert", "qwen3", "gemma3")) else 128
+
+
+@models
+def test_both_variants_agree_on_any_mask_length_and_limit(name: str) -> None:
+    fused, plain = (runner_of(name, fused=kind) for kind in (True, False))
+    random, limit = np.random.default_rng(4), fused.graph.position_limit
+    assert limit == config_limit(name)
+    for shape in ((5, 12), (1, 1), (1, limit)):
+        ids = random.integers(5, fused.graph.vocab_size, shape)
+        mask = random.integers(0, 2, shape)
+        mask[0] = 1
+        if shape[0] > 1:
+            mask[1], mask[2] = 0, [0] * 5 + [1] * 7  # nothing but padding; padded on the left
+        # Rows of the reference's own padding are anybody's: only text is compared.
+        outputs = [runner.run(ids, mask) for runner in (fused, plain)]
+        assert all(np.isfinite(output).all() for output in outputs)
+        assert np.abs(outputs[0] - outputs[1]).max() <= GOLDEN_TOLERANCE
+    with pytest.raises(Exception, match="Non-zero status code"):
+        fused.run(random.integers(5, fused.graph.vocab_size, (1, limit + 1)))
+
+
+@models
+def test_plain_graph_is_valid_standard_onnx(tmp_path: Path, name: str) -> None:
+    shutil.copy(MODELS / name / "model.safetensors", tmp_path)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(built(name, fused=False).model)
+    onnx.checker.check_model(path, full_check=True)
+    model = onnx.load_model_from_string(built(name, fused=False).model)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 20)]
+
+
+@models
+@variants
+def test_weights_stay_in_their_file(name: str, fused: bool) -> None:
+    graph = built(name, fused=fused)
+    assert len(graph.model) < 100_000
+    assert graph.weights_folder == Path(os.path.realpath(MODELS / name))
+    model = onnx.load_model_from_string(graph.model)
+    external = {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data}
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+    weights = read_weights(MODELS / name)
+    unused = {key for key in weights if "pooler" in key and GOLDENS[name].task is Task.EMBEDDING}
+    assert external == {
+        key: {
+            "location": "model.safetensors",
+            "offset": str(tensor.offset),
+            "length": str(tensor.nbytes),
+        }
+        for key, tensor in weights.items()
+        if key not in unused
+    }
+    attention = [node for node in model.graph.node if node.op_type == "MultiHeadAttention"]
+    assert len(attention) == (3 if fused else 0)
+
+
+# Wrong graphs: each must be found by the golden of its family
+
+
+def wrong_epsilon(patch: pytest.MonkeyPatch) -> None:
+    right = GraphBuilder.layer_norm
+
+    def layer_norm(self: GraphBuilder, x: str, name: str, size: Size, epsilon: float) -> str:
+        return right(self, x, name, size, epsilon + 0.01)
+
+    patch.setattr(GraphBuilder, "layer_norm", layer_norm)
+
+
+def wrong_pooling(patch: pytest.MonkeyPatch) -> None:
+    def last_token(self: GraphBuilder, x: str, width: Size) -> str:
+        return self.op("Gather", [self.unfold(x, width.value), self.scalar(-1)], {"axis": 1})
+
+    patch.setattr(GraphBuilder, "first_token", last_token)
+
+
+def wrong_activation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(blocks, "ACTIVATIONS", {**blocks.ACTIVATIONS, "gelu": blocks.ACTIVATIONS["relu"]})
+
+
+def approximate_activation(patch: pytest.MonkeyPatch) -> None:
+    known = blocks.ACTIVATIONS
+    patch.setattr(blocks, "ACTIVATIONS", {**known, "gelu": known["gelu_new"]})
+
+
+def positions_from_zero(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(roberta, "_positions", lambda builder, _: builder.positions())
+
+
+def no_positions(patch: pytest.MonkeyPatch) -> None:
+    right = GraphBuilder.positions
+    patch.setattr(
+        GraphBuilder, "positions", lambda self: self.op("Mul", [right(self), self.scalar(0)])
+    )
+
+
+def wrong_head(family: str, right: Classifier) -> Callable[[pytest.MonkeyPatch], None]:
+    """Swap the head's activation, between those that heads of the other families have."""
+    wrong = dataclasses.replace(right, activation="tanh" if right.activation != "tanh" else "gelu")
+
+    def change(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(f"libsemantic.engine.graphs.{family}._CLASSIFIER", wrong)
+
+    return change
+
+
+def bert_pooler_forgotten(patch: pytest.MonkeyPatch) -> None:
+    right = GraphBuilder.activation
+    patch.setattr(
+        GraphBuilder,
+        "activation",
+        lambda self, x, name: x if name == "tanh" else right(self, x, name),
+    )
+
+
+def one_term(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deberta, "_terms", lambda _: ("c2p",))
+
+
+def terms_of_one_scale(patch: pytest.MonkeyPatch) -> None:
+    """Scale as if there were no distances."""
+    patch.setattr(math, "sqrt", lambda x, right=math.sqrt: right(x / 3) if x == 48 else right(x))
+
+
+def buckets_as_distances(patch: pytest.MonkeyPatch) -> None:
+    right = deberta.rows_of_distances
+    patch.setattr(
+        deberta,
+        "rows_of_distances",
+        lambda known, tokens: right(dataclasses.replace(known, buckets=0), tokens),
+    )
+
+
+def distances_the_other_way(patch: pytest.MonkeyPatch) -> None:
+    right = deberta.rows_of_distances
+    patch.setattr(deberta, "rows_of_distances", lambda known, tokens: right(known, tokens)[::-1])
+
+
+MUTATIONS: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
+    *((name, wrong_epsilon) for name in GOLDENS),
+    *((name, wrong_activation) for name in GOLDENS),
+    *((name, approximate_activation) for name in GOLDENS if not GOLDENS[name].pool),
+    *((name, wrong_pooling) for name in GOLDENS if GOLDENS[name].task is SEQUENCE),
+    ("bert-seq", no_positions),
+    ("bert-seq", bert_pooler_forgotten),
+    ("roberta-seq", positions_from_zero),
+    ("roberta-token", positions_from_zero),
+    ("xlm-roberta-seq", positions_from_zero),
+    ("roberta-seq", wrong_head("roberta", roberta._CLASSIFIER)),
+    ("xlm-roberta-seq", wrong_head("roberta", roberta._CLASSIFIER)),
+    ("distilbert-seq", no_positions),
+    ("distilbert-seq", wrong_head("distilbert", distilbert._CLASSIFIER)),
+    ("electra-seq", no_positions),
+    ("electra-seq", wrong_head("electra", electra._CLASSIFIER)),
+    *(
+        (name, change)
+        for name in ("deberta-v3-seq", "deberta-v3-token")
+        for change in (
+            one_term,
+            terms_of_one_scale,
+            buckets_as_distances,
+            distances_the_other_way,
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), MUTATIONS)
+@variants
+def test_a_wrong_graph_is_found_by_its_golden(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    change: Callable[[pytest.MonkeyPatch], None],
+    fused: bool,
+) -> None:
+    change(monkeypatch)
+    assert golden_difference(name, Runner(built(name, fused=fused))) > 3 * GOLDEN_TOLERANCE
