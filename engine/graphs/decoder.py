@@ -68,6 +68,8 @@ def read_decoder(
             f"config.json: {heads.key} {heads.value} is no multiple of {groups.key}"
             f" {groups.value}; correct it"
         )
+    if scale is None:
+        scale = head.value**-0.5
     epsilon = read_number(config, "rms_norm_eps", 1e-6)
     if not 0.0 < epsilon < 1.0:
         raise BadArtifactError(
@@ -80,7 +82,7 @@ def read_decoder(
         hidden=read_size(config, "hidden_size"),
         inner=read_size(config, "intermediate_size"),
         layers=read_size(config, "num_hidden_layers"),
-        heads=GroupedHeads(heads.value, groups.value, head.value, scale or head.value**-0.5),
+        heads=GroupedHeads(heads.value, groups.value, head.value, scale),
         depth=head,
         queries=Size(f"{heads.key} * {head.key}", heads.value * head.value),
         keys=Size(f"{groups.key} * {head.key}", groups.value * head.value),
@@ -111,11 +113,12 @@ def read_layer_types(
     return tuple(listed)
 
 
-def read_window(config: Mapping[str, object], kinds: Sequence[str]) -> int:
+def read_window(config: Mapping[str, object], decoder: Decoder, kinds: Sequence[str]) -> int:
     """Return ``sliding_window``, which a model with sliding layers must state; else 0."""
     if SLIDING not in kinds:
         return 0
-    return read_size(config, "sliding_window").value
+    # Wider than any text is as wide as the longest.
+    return min(read_size(config, "sliding_window").value, 2 * decoder.limit)
 
 
 def rms_norm(builder: GraphBuilder, decoder: Decoder, x: str, name: str, size: Size) -> str:

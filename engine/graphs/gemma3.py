@@ -4,6 +4,7 @@ Weight names and arithmetic are those of ``Gemma3TextModel`` in transformers. Em
 this family attend in both directions.
 """
 
+import math
 from collections.abc import Mapping
 
 from ..config import Task
@@ -38,9 +39,9 @@ def build_gemma3(builder: GraphBuilder, config: Mapping[str, object], _: Task) -
     Raises ``UnsupportedError`` for capped scores, and both errors as ``read_decoder`` does.
     """
     scalar = read_number(config, "query_pre_attn_scalar", _QUERY_SCALAR)
-    if not scalar > 0.0:
+    if not 0.0 < scalar < math.inf:
         raise BadArtifactError(
-            f"config.json: 'query_pre_attn_scalar' is {scalar}, not positive; correct it"
+            f"config.json: 'query_pre_attn_scalar' is {scalar}, not a positive number; correct it"
         )
     if config.get("attn_logit_softcapping") is not None:
         raise UnsupportedError(
@@ -89,7 +90,7 @@ def _decode(builder: GraphBuilder, config: Mapping[str, object], decoder: Decode
     """Return the last hidden state, ``[batch * tokens, hidden]``."""
     prefix, hidden = decoder.prefix, decoder.hidden
     kinds = _kinds(config, decoder)
-    reaches = _reaches(config, read_window(config, kinds))
+    reaches = _reaches(config, read_window(config, decoder, kinds))
     tables: dict[str, Tables] = {
         kind: rotary_tables(
             builder,

@@ -79,7 +79,7 @@ def _reaches(config: Mapping[str, object], decoder: Decoder) -> list[Reach]:
         raise BadArtifactError(
             f"config.json: 'layer_types' lists {SLIDING}, use_sliding_window is false; correct one"
         )
-    near = Reach(before=read_window(config, kinds) - 1, after=0)
+    near = Reach(before=read_window(config, decoder, kinds) - 1, after=0)
     return [near if kind == SLIDING else CAUSAL for kind in kinds]
 
 
@@ -112,8 +112,14 @@ def _last_token(
     """
     seen = "attention_mask"
     if config.get("pad_token_id") is not None:
-        padding = builder.scalar(read(config, "pad_token_id", int))
-        other = builder.op("Not", [builder.op("Equal", ["input_ids", padding])])
+        padding = read(config, "pad_token_id", int)
+        if not 0 <= padding < decoder.vocabulary.value:
+            raise BadArtifactError(
+                f"config.json: 'pad_token_id' is {padding}, {decoder.vocabulary.key} is"
+                f" {decoder.vocabulary.value}; correct it"
+            )
+        same = builder.op("Equal", ["input_ids", builder.scalar(padding)])
+        other = builder.op("Not", [same])
         other = builder.op("Cast", [other], {"to": TensorProto.INT64})
         seen = builder.op("Mul", [seen, other])
     positions = builder.op("Mul", [seen, builder.positions()])

@@ -1,7 +1,7 @@
 """Run built graphs on the golden models, and write their weights in other forms."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -9,11 +9,13 @@ from typing import TypedDict
 
 import numpy as np
 import onnxruntime
+import tokenizers
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from libsemantic.engine.config import Task
-from libsemantic.engine.graphs import Graph, build_graph
+from libsemantic.engine.graphs import Branches, Graph, build_graph
+from libsemantic.engine.graphs.blocks import DEFAULT_BRANCHES
 from libsemantic.engine.weights import read_weights
 
 MODELS = Path(__file__).parent / "models"
@@ -49,6 +51,8 @@ GOLDENS = {
     "electra-seq": _SEQUENCE,
     "deberta-v3-seq": _SEQUENCE,
     "deberta-v3-token": _TOKEN,
+    "qwen3-embed-last": Golden(Task.EMBEDDING, "last"),
+    "gemma3-embed-mean": Golden(Task.EMBEDDING, "mean"),
 }
 
 
@@ -71,9 +75,9 @@ def config_of(name: str) -> Config:
     return config
 
 
-def built(name: str, *, fused: bool = True) -> Graph:
-    weights = read_weights(MODELS / name)
-    return build_graph(config_of(name), GOLDENS[name].task, weights, fused=fused)
+def built(name: str, *, fused: bool = True, branches: Branches = DEFAULT_BRANCHES) -> Graph:
+    config, weights = config_of(name), read_weights(MODELS / name)
+    return build_graph(config, GOLDENS[name].task, weights, fused=fused, branches=branches)
 
 
 class Runner:
@@ -123,17 +127,48 @@ def cases_of(name: str) -> list[Case]:
     return cases
 
 
-def golden_difference(name: str, runner: Runner) -> float:
-    """Return the largest difference from transformers over the ten golden texts.
+def long_cases_of(name: str) -> list[Case]:
+    """Return the texts of the second golden file that are not cut, with their ids."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(MODELS / name / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    content = json.loads((MODELS / name / "expected_more.json").read_text())
+    cases: list[Case] = []
+    for case in content["cases"]:
+        if case["token_count"] == case["scored_token_count"]:
+            values = {key: case[key] for key in ("logits", "embedding") if key in case}
+            cases.append({"input_ids": tokenizer.encode(case["text"]).ids, **values})
+    assert max(len(case["input_ids"]) for case in cases) == content["max_tokens"]
+    return cases
+
+
+POOLS: Mapping[str, Callable[[Array], Array]] = {
+    "mean": lambda hidden: hidden.mean(axis=0),
+    "cls": lambda hidden: hidden[0],
+    "last": lambda hidden: hidden[-1],
+}
+
+
+@cache
+def dense_of(name: str) -> list[Array]:
+    """Return the matrices that follow the pooling of an embedding model."""
+    files = sorted((MODELS / name).glob("*_Dense/model.safetensors"))
+    return [load_file(file)["linear.weight"] for file in files]
+
+
+def golden_difference(name: str, runner: Runner, cases: Sequence[Case] = ()) -> float:
+    """Return the largest difference from transformers over the ten golden texts, or over others.
 
     The goldens were computed without token types (all 0).
     """
     pool = GOLDENS[name].pool
     worst = 0.0
-    for case in cases_of(name):
+    for case in cases or cases_of(name):
         output = runner.one(case["input_ids"])
         if pool:
-            vector = output.mean(axis=0) if pool == "mean" else output[0]
+            vector = POOLS[pool](output)
+            for weight in dense_of(name):
+                vector = weight @ vector
             output, expected = vector / np.linalg.norm(vector), np.array(case["embedding"])
         else:
             expected = np.array(case["logits"])

@@ -7,17 +7,37 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 import pytest
 
 from libsemantic.engine.config import Task
-from libsemantic.engine.graphs import blocks, deberta, distilbert, electra, roberta
+from libsemantic.engine.graphs import (
+    Branches,
+    blocks,
+    deberta,
+    decoder,
+    distilbert,
+    electra,
+    gemma3,
+    qwen3,
+    roberta,
+    rotary,
+)
 from libsemantic.engine.graphs.blocks import GraphBuilder, Size
+from libsemantic.engine.graphs.decoder import FULL, SLIDING, Decoder
+from libsemantic.engine.graphs.grouped_attention import (
+    CAUSAL,
+    EVERYTHING,
+    GroupedAttention,
+    Reach,
+)
 from libsemantic.engine.graphs.post_norm import Classifier
+from libsemantic.engine.graphs.rotary import Rotary, Theta
 from libsemantic.engine.weights import read_weights
 
 from .graph_runs import (
@@ -28,15 +48,27 @@ from .graph_runs import (
     Runner,
     built,
     cases_of,
+    config_of,
     golden_difference,
+    long_cases_of,
     runner_of,
 )
 
 # Models for which padding on the left changes nothing: positions do not count it, and no head
 # looks at the first column.
-LEFT = {"roberta-token": 1, "deberta-v3-token": 0}  # with the id of padding
+LEFT = {  # with the id of padding
+    "roberta-token": 1,
+    "deberta-v3-token": 0,
+    "qwen3-embed-last": 0,
+    "gemma3-embed-mean": 0,
+}
+# Models whose graph takes other ways for long texts; such positions are computed, not looked up.
+LONG = ("qwen3-embed-last", "gemma3-embed-mean")
+BRANCHES = {"all long": Branches(0, 0), "all short": Branches(10**9, 10**9)}
 
 SEQUENCE = Task.SEQUENCE_CLASSIFICATION
+
+Change: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 models = pytest.mark.parametrize("name", GOLDENS)
 variants = pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
@@ -46,6 +78,30 @@ variants = pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"
 @variants
 def test_equals_transformers(name: str, fused: bool) -> None:
     assert golden_difference(name, runner_of(name, fused=fused)) <= GOLDEN_TOLERANCE
+
+
+@pytest.mark.parametrize("name", LONG)
+@variants
+@pytest.mark.parametrize("branches", BRANCHES)
+def test_both_sides_of_every_branch_equal_transformers(
+    name: str, fused: bool, branches: str
+) -> None:
+    runner = Runner(built(name, fused=fused, branches=BRANCHES[branches]))
+    cases = long_cases_of(name)
+    assert golden_difference(name, runner) <= GOLDEN_TOLERANCE
+    assert golden_difference(name, runner, cases) <= GOLDEN_TOLERANCE
+    rows = [case["input_ids"] for case in cases[:-2]]  # in one batch, padded on either side
+    longest = max(map(len, rows))
+    for left in (False, True):
+        places = [longest - len(row) if left else 0 for row in rows]
+        ids, mask = np.full((len(rows), longest), 7), np.zeros((len(rows), longest), np.int64)
+        for index, (row, place) in enumerate(zip(rows, places, strict=True)):
+            ids[index, place : place + len(row)] = row
+            mask[index, place : place + len(row)] = 1
+        batch = runner.run(ids, mask)
+        for row, place, together in zip(rows, places, batch, strict=True):
+            kept = together[place : place + len(row)]
+            assert np.abs(kept - runner.one(row)).max() <= GOLDEN_TOLERANCE
 
 
 def padded(name: str, padding: int, *, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -114,6 +170,8 @@ def test_both_variants_agree_on_any_mask_length_and_limit(name: str) -> None:
         outputs = [runner.run(ids, mask) for runner in (fused, plain)]
         assert all(np.isfinite(output).all() for output in outputs)
         assert np.abs(outputs[0] - outputs[1]).max() <= GOLDEN_TOLERANCE
+    if name in LONG:
+        return
     with pytest.raises(Exception, match="Non-zero status code"):
         fused.run(random.integers(5, fused.graph.vocab_size, (1, limit + 1)))
 
@@ -152,8 +210,15 @@ def test_weights_stay_in_their_file(name: str, fused: bool) -> None:
         for key, tensor in weights.items()
         if key not in unused
     }
-    attention = [node for node in model.graph.node if node.op_type == "MultiHeadAttention"]
-    assert len(attention) == (3 if fused else 0)
+    layers = int(str(config_of(name).get("num_hidden_layers", 3)))
+    assert count_nodes(model.graph, "MultiHeadAttention") == (layers if fused else 0)
+
+
+def count_nodes(graph: onnx.GraphProto, kind: str) -> int:
+    """Count the nodes of a kind, those in branches too."""
+    inner = [each.g for node in graph.node for each in node.attribute if each.HasField("g")]
+    own = sum(node.op_type == kind for node in graph.node)
+    return own + sum(count_nodes(each, kind) for each in inner)
 
 
 # Wrong graphs: each must be found by the golden of its family
@@ -237,10 +302,125 @@ def distances_the_other_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deberta, "rows_of_distances", lambda known, tokens: right(known, tokens)[::-1])
 
 
-MUTATIONS: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
-    *((name, wrong_epsilon) for name in GOLDENS),
-    *((name, wrong_activation) for name in GOLDENS),
-    *((name, approximate_activation) for name in GOLDENS if not GOLDENS[name].pool),
+def of_decoder(**changes: Callable[[Decoder], object]) -> Change:
+    """Change what every decoder reads from its configuration."""
+
+    def change(patch: pytest.MonkeyPatch) -> None:
+        right = decoder.read_decoder
+
+        def read_decoder(
+            builder: GraphBuilder,
+            config: Mapping[str, object],
+            *,
+            activation: str,
+            depth: int,
+            norm_offset: float,
+            scale: float | None = None,
+        ) -> Decoder:
+            known = right(
+                builder,
+                config,
+                activation=activation,
+                depth=depth,
+                norm_offset=norm_offset,
+                scale=scale,
+            )
+            return dataclasses.replace(known, **{key: of(known) for key, of in changes.items()})
+
+        for module in (qwen3, gemma3):
+            patch.setattr(module, "read_decoder", read_decoder)
+
+    return change
+
+
+def wrong_theta(patch: pytest.MonkeyPatch) -> None:
+    right = rotary.read_rotary
+
+    def read_rotary(
+        config: Mapping[str, object],
+        depth: Size,
+        theta: Theta,
+        layer_type: str | None = None,
+        *,
+        scaled: bool = True,
+    ) -> Rotary:
+        known = right(config, depth, theta, layer_type, scaled=scaled)
+        return dataclasses.replace(known, frequencies=tuple(0.9 * x for x in known.frequencies))
+
+    for module in (qwen3, gemma3):
+        patch.setattr(module, "read_rotary", read_rotary)
+
+
+def thetas_swapped(patch: pytest.MonkeyPatch) -> None:
+    thetas = gemma3._THETAS
+    swapped = {FULL: thetas[SLIDING], SLIDING: thetas[FULL]}
+    patch.setattr(gemma3, "_THETAS", swapped)
+
+
+def reach_of(change: Callable[[Reach], Reach]) -> Change:
+    def patched(patch: pytest.MonkeyPatch) -> None:
+        right = GroupedAttention.attend
+
+        def attend(self: GroupedAttention, query: str, key: str, value: str, reach: Reach) -> str:
+            return right(self, query, key, value, change(reach))
+
+        patch.setattr(GroupedAttention, "attend", attend)
+
+    return patched
+
+
+def embeddings_unscaled(patch: pytest.MonkeyPatch) -> None:
+    right = GraphBuilder.scalar
+    patch.setattr(
+        GraphBuilder, "scalar", lambda self, x: right(self, 1.0 if repr(x) == "8.0" else x)
+    )
+
+
+def no_norm_of_heads(patch: pytest.MonkeyPatch) -> None:
+    right = decoder.rms_norm
+
+    def rms_norm(builder: GraphBuilder, known: Decoder, x: str, name: str, size: Size) -> str:
+        normed = right(builder, known, x, name, size)
+        return x if name.endswith("k_norm") else normed
+
+    patch.setattr(decoder, "rms_norm", rms_norm)
+
+
+def one_token_less(reach: Reach) -> Reach:
+    return reach if reach.before is None else Reach(reach.before - 1, reach.after)
+
+
+DECODER: dict[str, tuple[Change, ...]] = {
+    "qwen3-embed-last": (
+        of_decoder(epsilon=lambda known: known.epsilon + 0.01),
+        of_decoder(activation=lambda _: "gelu"),
+        of_decoder(heads=lambda known: dataclasses.replace(known.heads, scale=0.2)),
+        of_decoder(norm_offset=lambda _: 1.0),
+        wrong_theta,
+        no_norm_of_heads,
+        reach_of(lambda _: EVERYTHING),
+    ),
+    "gemma3-embed-mean": (
+        of_decoder(epsilon=lambda known: known.epsilon + 0.01),
+        of_decoder(activation=lambda _: "silu"),
+        of_decoder(heads=lambda known: dataclasses.replace(known.heads, scale=0.2)),
+        of_decoder(norm_offset=lambda _: 0.0),
+        wrong_theta,
+        thetas_swapped,
+        no_norm_of_heads,
+        embeddings_unscaled,
+        reach_of(lambda reach: CAUSAL if reach == EVERYTHING else Reach(reach.before, 0)),
+        reach_of(lambda _: EVERYTHING),
+        reach_of(one_token_less),
+    ),
+}
+
+POST_NORM = [name for name in GOLDENS if name not in DECODER]
+MUTATIONS: list[tuple[str, Change]] = [
+    *((name, wrong_epsilon) for name in POST_NORM),
+    *((name, wrong_activation) for name in POST_NORM),
+    *((name, approximate_activation) for name in POST_NORM if not GOLDENS[name].pool),
+    *((name, change) for name, changes in DECODER.items() for change in changes),
     *((name, wrong_pooling) for name in GOLDENS if GOLDENS[name].task is SEQUENCE),
     ("bert-seq", no_positions),
     ("bert-seq", bert_pooler_forgotten),

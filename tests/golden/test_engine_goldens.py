@@ -36,7 +36,7 @@ CLASSIFIERS = (
     "deberta-v3-seq",
 )
 PAIRED = ("bert-reranker",)
-EMBEDDERS = ("bert-embed-mean", "bert-embed-cls")
+EMBEDDERS = ("bert-embed-mean", "bert-embed-cls", "qwen3-embed-last", "gemma3-embed-mean")
 TOKEN = "bert-token"
 TOKENS = (TOKEN, "roberta-token", "deberta-v3-token")
 ALL = (*CLASSIFIERS, *PAIRED, *EMBEDDERS, *TOKENS)

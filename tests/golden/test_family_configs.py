@@ -20,6 +20,7 @@ ROBERTA, DISTILBERT, ELECTRA, DEBERTA = (
     "electra-seq",
     "deberta-v3-seq",
 )
+QWEN3, GEMMA3 = "qwen3-embed-last", "gemma3-embed-mean"
 QUERY = "deberta.encoder.layer.0.attention.self.pos_query_proj.weight"
 
 CONFIGS: list[tuple[str, str, object, type[SemanticError], str]] = [
@@ -63,6 +64,68 @@ CONFIGS: list[tuple[str, str, object, type[SemanticError], str]] = [
     (DEBERTA, "conv_kernel_size", 3, BAD, r"conv.conv.weight' \[hidden_size 64, hidden_size / c"),
     (DEBERTA, "conv_kernel_size", 2, BAD, "'conv_kernel_size' is 2 and 'conv_groups' 1; they must"),
     (DEBERTA, "pooler_hidden_act", "mish", UNSUPPORTED, "activation 'mish' is not known"),
+    (QWEN3, "hidden_act", "mish", UNSUPPORTED, "activation 'mish' is not known; known are gelu"),
+    (
+        QWEN3,
+        "head_dim",
+        16,
+        BAD,
+        r"'layers.0.self_attn.q_proj.weight' .* \[128, 64\], expected \[num",
+    ),
+    (QWEN3, "head_dim", None, BAD, r"expected \[num_attention_heads \* head_dim 512, hidden"),
+    (QWEN3, "head_dim", 0, BAD, "'head_dim' is 0, not positive"),
+    (QWEN3, "num_attention_heads", 5, BAD, "num_attention_heads 5 is no multiple of num_key_va"),
+    (QWEN3, "num_key_value_heads", 1, BAD, r"expected \[num_key_value_heads \* head_dim 32, hid"),
+    (QWEN3, "num_key_value_heads", None, BAD, "config.json lacks 'num_key_value_heads'"),
+    (QWEN3, "num_hidden_layers", 2, BAD, "'num_hidden_layers' is 2, the weights hold 3 layers"),
+    (QWEN3, "num_hidden_layers", 10**12, BAD, "the weights hold 3 layers"),
+    (QWEN3, "rms_norm_eps", 0, BAD, "'rms_norm_eps' is 0.0, not between 0 and 1"),
+    (QWEN3, "rms_norm_eps", "1e-6", BAD, "'rms_norm_eps' is of type str"),
+    (QWEN3, "attention_bias", True, BAD, "weight 'layers.0.self_attn.q_proj.bias' .* is missing"),
+    (QWEN3, "intermediate_size", 64, BAD, r"\[128, 64\], expected \[intermediate_size 64, hidden"),
+    (QWEN3, "vocab_size", 901, BAD, r"\[900, 64\], expected \[vocab_size 901, hidden_size 64"),
+    (QWEN3, "rope_theta", 0.5, BAD, "rope_theta is 0.5, not above 1"),
+    (
+        QWEN3,
+        "rope_parameters",
+        {"rope_theta": 10.0},
+        BAD,
+        "'rope_theta' 1000000.0, rope_parameters",
+    ),
+    (
+        QWEN3,
+        "rope_scaling",
+        {"rope_type": "llama3"},
+        UNSUPPORTED,
+        "rope_type 'llama3', which is not",
+    ),
+    (
+        QWEN3,
+        "layer_types",
+        ["full_attention"],
+        BAD,
+        "'layer_types' lists 1 layers, num_hidden_layers",
+    ),
+    (
+        QWEN3,
+        "layer_types",
+        ["linear_attention"] * 3,
+        UNSUPPORTED,
+        "'layer_types' lists 'linear_att",
+    ),
+    (
+        QWEN3,
+        "layer_types",
+        ["sliding_attention"] * 3,
+        BAD,
+        "lists sliding_attention, use_sliding_win",
+    ),
+    (GEMMA3, "query_pre_attn_scalar", 0, BAD, "'query_pre_attn_scalar' is 0.0, not a positive"),
+    (GEMMA3, "query_pre_attn_scalar", 1e400, BAD, "'query_pre_attn_scalar' is inf, not a positive"),
+    (GEMMA3, "attn_logit_softcapping", 50.0, UNSUPPORTED, "capped scores are not supported"),
+    (GEMMA3, "hidden_activation", "mish", UNSUPPORTED, "activation 'mish' is not known"),
+    (GEMMA3, "sliding_window", None, BAD, "config.json lacks 'sliding_window'"),
+    (GEMMA3, "sliding_window", -1, BAD, "'sliding_window' is -1, not positive"),
 ]
 
 
@@ -84,6 +147,21 @@ DEFAULTS: list[tuple[str, Mapping[str, object]]] = [
     (DEBERTA, {"pos_att_type": "p2c | C2P", "max_relative_positions": 128}),
     (DEBERTA, {"pooler_hidden_act": None, "embedding_size": 64, "conv_kernel_size": 0}),
     (DEBERTA, {"type_vocab_size": None, "norm_rel_ebd": "layer_norm|none"}),
+    (QWEN3, {"rms_norm_eps": None, "layer_types": None, "sliding_window": 4, "lm_head": None}),
+    (QWEN3, {"rope_theta": None, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}),
+    (GEMMA3, {"layer_types": None, "sliding_window_pattern": 6, "sliding_window": 17}),
+    (GEMMA3, {"rope_theta": None, "rope_local_base_freq": None}),
+    (
+        GEMMA3,
+        {
+            "rope_theta": None,
+            "rope_local_base_freq": None,
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
+                "sliding_attention": {"rope_theta": 1e4},
+            },
+        },
+    ),
 ]
 
 

@@ -62,6 +62,8 @@ FORMS = {
     "distilbert-seq": Form("distilbert.", ("classifier.", "pre_classifier."), 7),
     "electra-seq": Form("electra.", ("classifier.",), 7),
     "deberta-v3-seq": Form("deberta.", ("classifier.", "pooler."), 8),
+    "qwen3-embed-last": Form("model.", (), 0, ("lm_head.weight",)),
+    "gemma3-embed-mean": Form("model.", (), 0, ("lm_head.weight",)),
 }
 # Language models of families whose golden is a classifier, under the names of their encoder.
 LANGUAGES = {
@@ -71,6 +73,8 @@ LANGUAGES = {
     "electra-seq": ("generator_lm_head.weight", "discriminator_predictions.dense.bias"),
     "deberta-v3-seq": (*_BERT_LANGUAGE, "mask_predictions.dense.bias"),
 }
+# Ends of the names of the embeddings of tokens.
+TABLES = ("word_embeddings.weight", "embed_tokens.weight")
 HALVES = ("F16", "BF16")
 
 forms = pytest.mark.parametrize("name", FORMS)
@@ -180,7 +184,7 @@ def test_tied_weights_may_be_stored_twice_or_once(
     config, arrays = config_of(name), arrays_of(name)
     heads = FORMS[name].heads
     encoder = {key: array for key, array in arrays.items() if not (heads and key.startswith(heads))}
-    table = next(array for key, array in encoder.items() if "word_emb" in key or "tok_emb" in key)
+    table = next(array for key, array in encoder.items() if key.endswith(TABLES))
     extra = {key: np.ones(7, np.float32) for key in language} | {language[0]: table}
     ids = cases_of(name)[0]["input_ids"]
     outputs = []
