@@ -136,8 +136,12 @@ def long_cases_of(name: str) -> list[Case]:
     cases: list[Case] = []
     for case in content["cases"]:
         if case["token_count"] == case["scored_token_count"]:
-            values = {key: case[key] for key in ("logits", "embedding") if key in case}
-            cases.append({"input_ids": tokenizer.encode(case["text"]).ids, **values})
+            ids = tokenizer.encode(case["text"]).ids
+            cases.append(
+                {"input_ids": ids, "embedding": case["embedding"]}
+                if "embedding" in case
+                else {"input_ids": ids, "logits": case["logits"]}
+            )
     assert max(len(case["input_ids"]) for case in cases) == content["max_tokens"]
     return cases
 

@@ -3,11 +3,11 @@
 A new family is a row of ``GOLDENS``, of ``LEFT`` where it fits, and rows of ``MUTATIONS``.
 """
 
-import dataclasses
 import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -217,7 +217,7 @@ def test_weights_stay_in_their_file(name: str, fused: bool) -> None:
 def count_nodes(graph: onnx.GraphProto, kind: str) -> int:
     """Count the nodes of a kind, those in branches too."""
     inner = [each.g for node in graph.node for each in node.attribute if each.HasField("g")]
-    own = sum(node.op_type == kind for node in graph.node)
+    own = [node.op_type for node in graph.node].count(kind)
     return own + sum(count_nodes(each, kind) for each in inner)
 
 
@@ -262,7 +262,7 @@ def no_positions(patch: pytest.MonkeyPatch) -> None:
 
 def wrong_head(family: str, right: Classifier) -> Callable[[pytest.MonkeyPatch], None]:
     """Swap the head's activation, between those that heads of the other families have."""
-    wrong = dataclasses.replace(right, activation="tanh" if right.activation != "tanh" else "gelu")
+    wrong = replace(right, activation="tanh" if right.activation != "tanh" else "gelu")
 
     def change(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(f"libsemantic.engine.graphs.{family}._CLASSIFIER", wrong)
@@ -293,7 +293,7 @@ def buckets_as_distances(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         deberta,
         "rows_of_distances",
-        lambda known, tokens: right(dataclasses.replace(known, buckets=0), tokens),
+        lambda known, tokens: right(replace(known, buckets=0), tokens),
     )
 
 
@@ -302,7 +302,7 @@ def distances_the_other_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deberta, "rows_of_distances", lambda known, tokens: right(known, tokens)[::-1])
 
 
-def of_decoder(**changes: Callable[[Decoder], object]) -> Change:
+def of_decoder(altered: Callable[[Decoder], Decoder]) -> Change:
     """Change what every decoder reads from its configuration."""
 
     def change(patch: pytest.MonkeyPatch) -> None:
@@ -317,15 +317,16 @@ def of_decoder(**changes: Callable[[Decoder], object]) -> Change:
             norm_offset: float,
             scale: float | None = None,
         ) -> Decoder:
-            known = right(
-                builder,
-                config,
-                activation=activation,
-                depth=depth,
-                norm_offset=norm_offset,
-                scale=scale,
+            return altered(
+                right(
+                    builder,
+                    config,
+                    activation=activation,
+                    depth=depth,
+                    norm_offset=norm_offset,
+                    scale=scale,
+                )
             )
-            return dataclasses.replace(known, **{key: of(known) for key, of in changes.items()})
 
         for module in (qwen3, gemma3):
             patch.setattr(module, "read_decoder", read_decoder)
@@ -345,7 +346,7 @@ def wrong_theta(patch: pytest.MonkeyPatch) -> None:
         scaled: bool = True,
     ) -> Rotary:
         known = right(config, depth, theta, layer_type, scaled=scaled)
-        return dataclasses.replace(known, frequencies=tuple(0.9 * x for x in known.frequencies))
+        return replace(known, frequencies=tuple(0.9 * x for x in known.frequencies))
 
     for module in (qwen3, gemma3):
         patch.setattr(module, "read_rotary", read_rotary)
@@ -392,19 +393,19 @@ def one_token_less(reach: Reach) -> Reach:
 
 DECODER: dict[str, tuple[Change, ...]] = {
     "qwen3-embed-last": (
-        of_decoder(epsilon=lambda known: known.epsilon + 0.01),
-        of_decoder(activation=lambda _: "gelu"),
-        of_decoder(heads=lambda known: dataclasses.replace(known.heads, scale=0.2)),
-        of_decoder(norm_offset=lambda _: 1.0),
+        of_decoder(lambda known: replace(known, epsilon=known.epsilon + 0.01)),
+        of_decoder(lambda known: replace(known, activation="gelu")),
+        of_decoder(lambda known: replace(known, heads=replace(known.heads, scale=0.2))),
+        of_decoder(lambda known: replace(known, norm_offset=1.0)),
         wrong_theta,
         no_norm_of_heads,
         reach_of(lambda _: EVERYTHING),
     ),
     "gemma3-embed-mean": (
-        of_decoder(epsilon=lambda known: known.epsilon + 0.01),
-        of_decoder(activation=lambda _: "silu"),
-        of_decoder(heads=lambda known: dataclasses.replace(known.heads, scale=0.2)),
-        of_decoder(norm_offset=lambda _: 0.0),
+        of_decoder(lambda known: replace(known, epsilon=known.epsilon + 0.01)),
+        of_decoder(lambda known: replace(known, activation="silu")),
+        of_decoder(lambda known: replace(known, heads=replace(known.heads, scale=0.2))),
+        of_decoder(lambda known: replace(known, norm_offset=0.0)),
         wrong_theta,
         thetas_swapped,
         no_norm_of_heads,

@@ -147,11 +147,48 @@ def _deberta(config: Mapping[str, object], task: str, labels: int) -> Shapes:
     return shapes | _head(task, hidden, labels, "pooler.dense", "classifier")
 
 
+def _decoder(config: Mapping[str, object], task: str, labels: int) -> Shapes:
+    prefix, hidden = _prefix(task, "model"), number(config, "hidden_size")
+    depth, inner = number(config, "head_dim"), number(config, "intermediate_size")
+    queries, keys = (
+        depth * number(config, key) for key in ("num_attention_heads", "num_key_value_heads")
+    )
+    norms = ["input", "post_attention"]
+    if config["model_type"] == "gemma3_text":
+        norms += ["pre_feedforward", "post_feedforward"]
+    shapes: Shapes = {f"{prefix}embed_tokens.weight": (number(config, "vocab_size"), hidden)}
+    for layer in range(number(config, "num_hidden_layers")):
+        name = f"{prefix}layers.{layer}"
+        shapes |= {f"{name}.{norm}_layernorm.weight": (hidden,) for norm in norms}
+        for part, inputs, outputs in (
+            ("q", hidden, queries),
+            ("k", hidden, keys),
+            ("v", hidden, keys),
+            ("o", queries, hidden),
+        ):
+            linear = _linear(f"{name}.self_attn.{part}_proj", inputs, outputs)
+            if not config.get("attention_bias"):
+                linear.popitem()
+            shapes |= linear
+        shapes |= {f"{name}.self_attn.{part}_norm.weight": (depth,) for part in ("q", "k")}
+        for part in ("gate", "up"):
+            shapes[f"{name}.mlp.{part}_proj.weight"] = (inner, hidden)
+        shapes[f"{name}.mlp.down_proj.weight"] = (hidden, inner)
+    shapes[f"{prefix}norm.weight"] = (hidden,)
+    if task == "ForSequenceClassification":
+        shapes["score.weight"] = (labels, hidden)
+    elif task == "ForTokenClassification":
+        shapes |= _linear("score", hidden, labels)
+    return shapes
+
+
 _SHAPES: Final[Mapping[str, Callable[[Mapping[str, object], str, int], Shapes]]] = {
     "bert": _bert,
     "deberta-v2": _deberta,
     "distilbert": _distilbert,
     "electra": _electra,
+    "gemma3_text": _decoder,
+    "qwen3": _decoder,
     "roberta": _roberta,
     "xlm-roberta": _roberta,
 }
@@ -173,7 +210,7 @@ def drawn(name: str, shape: tuple[int, ...], scale: float = 1.5) -> Array:
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     values = ((bits >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - 1).reshape(shape)
     if len(shape) > 1:
-        width = 1 if "embeddings" in name else prod(shape[1:])
+        width = 1 if "embed" in name else prod(shape[1:])
         values *= np.float32(scale / width**0.5)
     else:
         values *= np.float32(0.2)
@@ -264,6 +301,31 @@ _DEBERTA: Final = _SMALL | {
     "position_biased_input": False,
 }
 
+_QWEN3: Final[Config] = {
+    "model_type": "qwen3",
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "max_position_embeddings": 40,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+    "pad_token_id": PADDING,
+}
+_GEMMA3: Final[Config] = {
+    **_QWEN3,
+    "model_type": "gemma3_text",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rope_local_base_freq": 100.0,
+    "query_pre_attn_scalar": 5,
+    "sliding_window": 6,
+    "sliding_window_pattern": 3,
+}
+
 VARIANTS: Final = {
     "bert with tanh activation": Variant(
         "BertForTokenClassification", _SMALL | {"model_type": "bert", "hidden_act": "gelu_new"}, 3
@@ -319,4 +381,48 @@ VARIANTS: Final = {
         _DEBERTA | {"relative_attention": False, "position_biased_input": True},
         2,
     ),
+    "qwen3 sequences": Variant("Qwen3ForSequenceClassification", _QWEN3, 3),
+    "qwen3 sequence that ends in padding": Variant(
+        "Qwen3ForSequenceClassification", _QWEN3 | {"pad_token_id": 11}, 1
+    ),
+    "qwen3 tokens": Variant("Qwen3ForTokenClassification", _QWEN3, 3),
+    "qwen3 with biases and windows": Variant(
+        "Qwen3Model",
+        _QWEN3
+        | {
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3 of listed layers, one key for each query": Variant(
+        "Qwen3Model",
+        _QWEN3
+        | {
+            "num_key_value_heads": 8,
+            "use_sliding_window": True,
+            "sliding_window": 1,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen3 with yarn": Variant(
+        "Qwen3Model",
+        _QWEN3
+        | {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 10,
+            }
+        },
+    ),
+    "gemma3 in both directions": Variant(
+        "Gemma3TextModel", _GEMMA3 | {"use_bidirectional_attention": True}
+    ),
+    "gemma3 of an odd window": Variant(
+        "Gemma3TextModel",
+        _GEMMA3 | {"use_bidirectional_attention": True, "sliding_window": 7},
+    ),
+    "gemma3 causal": Variant("Gemma3TextModel", _GEMMA3),
 }
