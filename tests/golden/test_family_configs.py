@@ -89,7 +89,7 @@ DEFAULTS: list[tuple[str, Mapping[str, object]]] = [
 
 @pytest.mark.parametrize(("name", "changes"), DEFAULTS)
 def test_keys_that_say_nothing_new_change_nothing(name: str, changes: Mapping[str, object]) -> None:
-    config = config_of(name) | changes
+    config = config_of(name) | dict(changes)
     graph = build_graph(config, GOLDENS[name].task, read_weights(MODELS / name))
     assert graph == built(name)
 
