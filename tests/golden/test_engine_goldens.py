@@ -25,6 +25,8 @@ from libsemantic.engine.results import (
     TokenClassification,
 )
 
+from .graph_runs import runner_of
+
 HERE = Path(__file__).parent
 MODELS = HERE / "models"
 CLASSIFIERS = (
@@ -350,3 +352,39 @@ def test_the_reranker_reads_both_texts_in_their_order(registry: Registry) -> Non
     # As in transformers: an empty right text is no second text.
     np.testing.assert_array_equal(empty.logits, alone.logits)
     assert there.score[0] == pytest.approx(1 / (1 + math.exp(-float(there.logits[0, 0]))), abs=1e-6)
+
+
+# Pairs on models whose goldens are single texts: the graphs are equal to transformers, so what is
+# left is that both texts reach them as the tokenizer's own pair encoding.
+
+PAIR = "What is the derivative of x squared?", "Send the invoice to jane"
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_any_classifier_reads_pairs(registry: Registry, name: str) -> None:
+    handle, _ = load(registry, name, "expected.json")
+    result = registry.classify_pairs(handle, [PAIR[0]], [PAIR[1]])
+    ids = tokenizer_of(name).encode(*PAIR).ids
+    np.testing.assert_allclose(
+        result.logits[0], runner_of(name, fused=True).one(ids), rtol=0, atol=SAME
+    )
+    assert result.rows.token_count == (len(ids),)
+    assert np.abs(result.logits - registry.classify(handle, [PAIR[0]]).logits).max() > 0.01
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_any_token_model_marks_the_second_text_of_a_pair(registry: Registry, name: str) -> None:
+    handle, _ = load(registry, name, "expected.json")
+    options = RunOptions(output=Output.TOKENS)
+    result = registry.classify_token_pairs(handle, [PAIR[0]], [PAIR[1]], options)
+    encoding = tokenizer_of(name).encode(*PAIR)
+    logits = runner_of(name, fused=True).one(encoding.ids)
+    own = [index for index, part in enumerate(encoding.sequence_ids) if part == 1]
+    assert result.probabilities is not None
+    np.testing.assert_allclose(
+        result.probabilities, softmax(logits[own].astype(np.float64)), rtol=0, atol=SAME
+    )
+    ranges = [
+        (len(PAIR[1][:start]), len(PAIR[1][:end])) for start, end in np.array(encoding.offsets)[own]
+    ]
+    assert list(zip(result.start.tolist(), result.end.tolist(), strict=True)) == ranges
