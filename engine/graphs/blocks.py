@@ -58,16 +58,13 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """The lengths in tokens above which attention takes the ways that save memory.
+    """The lengths in tokens at which a graph takes another way.
 
-    ``blocks``: sliding layers go block by block; below, that costs more than it saves (measured
-    on CPU, ModernBERT-base). ``pieces``: where nothing is padded, the scores of full attention
-    are never there at once. Up to it the answer is the same, to the last bits, whether or not a
-    text is padded; longer texts are never padded by this library.
+    Up to ``whole`` the scores of attention are computed at once, and an answer is the same, to the
+    last bits, whether or not its text is padded; longer texts are never padded by this library.
     """
 
-    blocks: int = 192
-    pieces: int = 512
+    whole: int = 512
 
 
 @dataclass(frozen=True, slots=True)

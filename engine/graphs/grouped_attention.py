@@ -1,11 +1,12 @@
 """Attention of many query heads over few keys and values, within a reach, in bounded memory.
 
 Each group of neighbouring query heads shares one head of keys and values (arXiv 2305.13245). Up
-to ``Branches.pieces`` tokens the scores of a layer are computed at once. Longer texts go in blocks
+to ``Branches.whole`` tokens the scores of a layer are computed at once. Longer texts go in blocks
 of queries, each over the keys that it reaches, so that memory grows with the length and not with
 its square. On CPU no operator of ONNX Runtime does that for causal or masked attention:
-GroupQueryAttention takes heads × tokens² too. Where nothing is masked MultiHeadAttention does, yet
-it takes no less than blocks do, for its copies of keys and values.
+GroupQueryAttention takes heads × tokens² too. Where nothing is masked MultiHeadAttention does; it
+is faster than blocks, but takes keys and values once for every query head, so that it is chosen
+only where each query head has its own.
 """
 
 from dataclasses import dataclass
@@ -66,18 +67,26 @@ class GroupedAttention:
         self._kept = builder.op("Cast", [mask], {"to": TensorProto.INT32})
         self._tokens = builder.tokens()
         self._is_short = builder.op(
-            "LessOrEqual", [self._tokens, builder.scalar(builder.branches.pieces)]
+            "LessOrEqual", [self._tokens, builder.scalar(builder.branches.whole)]
         )
+        lowest = builder.op("ReduceMin", [mask], {"keepdims": 0})
+        self._is_full = builder.op("Equal", [lowest, builder.scalar(1)])
         self._biases: dict[Reach, str] = {}
 
     def attend(self, query: str, key: str, value: str, reach: Reach) -> str:
         """Attend within ``reach``, from 2-D queries, keys and values to the width of queries."""
-        bias = self._whole_bias(reach)
-        return self._builder.choose(
-            self._is_short,
-            lambda: self._whole(query, key, value, bias),
-            lambda: self._in_blocks(query, key, value, reach),
-        )
+        builder, bias = self._builder, self._whole_bias(reach)
+
+        def long() -> str:
+            if reach == EVERYTHING and builder.fused and self._heads.group == 1:
+                return builder.choose(
+                    self._is_full,
+                    lambda: self._whole(query, key, value, ""),
+                    lambda: self._in_blocks(query, key, value, reach),
+                )
+            return self._in_blocks(query, key, value, reach)
+
+        return builder.choose(self._is_short, lambda: self._whole(query, key, value, bias), long)
 
     def _whole(self, query: str, key: str, value: str, bias: str) -> str:
         builder, heads = self._builder, self._heads
@@ -87,7 +96,8 @@ class GroupedAttention:
             keys, values = self._turned(key, (0, 2, 3, 1)), self._turned(value, (0, 2, 1, 3))
             return builder.fold(self._scored(queries, keys, values, bias), width)
         inputs = [builder.unfold(query, width.value), self._repeated(key), self._repeated(value)]
-        inputs += ["", self._kept] if bias == self._padding else ["", "", bias]
+        if bias:
+            inputs += ["", self._kept] if bias == self._padding else ["", "", bias]
         attributes: Attributes = {
             "num_heads": heads.queries,
             "scale": heads.scale,

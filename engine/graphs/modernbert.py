@@ -14,8 +14,8 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .attention import Heads, Padding, Sliding, attend, attend_sliding, read_padding, read_sliding
 from .blocks import GraphBuilder, Head, Size, read, read_number, read_size
+from .grouped_attention import EVERYTHING, GroupedAttention, GroupedHeads, Reach
 from .rotary import Rotary, Tables, Theta, read_rotary, rotary_tables, rotate
 
 _FULL, _SLIDING = _KINDS = ("full_attention", "sliding_attention")
@@ -35,9 +35,9 @@ class _Encoder:
     positions: Size
     hidden: Size
     inner: Size
-    heads: Heads
+    heads: GroupedHeads
     layer_types: tuple[str, ...]
-    reach: int
+    reaches: Mapping[str, Reach]
     rotary: Mapping[str, Rotary]
     activation: str
     epsilon: float
@@ -55,15 +55,14 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     """
     encoder = _read_encoder(builder, config)
     hidden = encoder.hidden
-    padding = read_padding(builder, "attention_mask")
-    x = _encode(builder, encoder, padding)
+    x = _encode(builder, encoder)
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden
     else:
         name, width = "logits", builder.labels(config, "classifier.weight")
     rows: tuple[str, ...] = ("batch", "tokens")
     if task is Task.SEQUENCE_CLASSIFICATION:
-        x = _pool(builder, config, x, hidden, padding)
+        x = _pool(builder, config, x, hidden)
         rows = ("batch",)
     if task is not Task.EMBEDDING:
         biased = read(config, "classifier_bias", bool, False)
@@ -92,6 +91,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         )
     depth = Size("hidden_size / num_attention_heads", hidden.value // heads.value)
     layers = read_size(config, "num_hidden_layers")
+    half = read_size({"local_attention": 128} | dict(config), "local_attention").value // 2
     builder.check_layers(f"{prefix}layers", layers)
     thetas = dict(_THETAS)
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
@@ -102,9 +102,9 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         positions=read_size(config, "max_position_embeddings"),
         hidden=hidden,
         inner=read_size(config, "intermediate_size"),
-        heads=Heads(heads.value, depth.value, 1 / math.sqrt(depth.value)),
+        heads=GroupedHeads(heads.value, heads.value, depth.value, 1 / math.sqrt(depth.value)),
         layer_types=_read_layer_types(config, layers),
-        reach=read(config, "local_attention", int, 128) // 2,
+        reaches={_FULL: EVERYTHING, _SLIDING: Reach(half, half)},
         rotary={kind: read_rotary(config, depth, thetas[kind], kind) for kind in _KINDS},
         activation=read(config, "hidden_activation", str, "gelu"),
         epsilon=_read_epsilon(config),
@@ -161,22 +161,19 @@ def _read_epsilon(config: Mapping[str, object]) -> float:
     return epsilon
 
 
-def _encode(builder: GraphBuilder, encoder: _Encoder, padding: Padding) -> str:
+def _encode(builder: GraphBuilder, encoder: _Encoder) -> str:
     """Return the last hidden state, ``[batch * tokens, hidden]``."""
     hidden = encoder.hidden
     name = f"{encoder.prefix}embeddings.tok_embeddings.weight"
     x = builder.fold(builder.embedding("input_ids", name, encoder.vocabulary, hidden), hidden)
     x = _norm(builder, encoder, x, f"{encoder.prefix}embeddings.norm")
-    used = set(encoder.layer_types)
+    attention = GroupedAttention(builder, "attention_mask", encoder.heads)
     tables = {
-        kind: rotary_tables(builder, rotary)
-        for kind, rotary in encoder.rotary.items()
-        if kind in used
+        kind: rotary_tables(builder, encoder.rotary[kind])
+        for kind in sorted(set(encoder.layer_types))
     }
-    sliding = read_sliding(builder, padding, encoder.reach) if _SLIDING in used else None
     for layer, kind in enumerate(encoder.layer_types):
-        window = sliding if kind == _SLIDING else None
-        x = _layer(builder, encoder, layer, x, tables[kind], padding, window)
+        x = _layer(builder, encoder, layer, x, attention, tables[kind])
     return _norm(builder, encoder, x, f"{encoder.prefix}final_norm")
 
 
@@ -185,9 +182,8 @@ def _layer(
     encoder: _Encoder,
     layer: int,
     x: str,
+    attention: GroupedAttention,
     tables: Tables,
-    padding: Padding,
-    sliding: Sliding | None,
 ) -> str:
     name, hidden, heads = f"{encoder.prefix}layers.{layer}", encoder.hidden, encoder.heads
     # The embeddings are normalised already.
@@ -196,12 +192,12 @@ def _layer(
     thrice = Size("3 * hidden_size", 3 * hidden.value)
     y = builder.linear(y, f"{name}.attn.Wqkv", hidden, thrice, biased=biased)
     query, key, value = builder.split(y, 3)
-    query, key = (rotate(builder, part, tables, heads.count, heads.depth) for part in (query, key))
-    if sliding is None:
-        y = attend(builder, query, key, value, padding, heads)
-    else:
-        y = attend_sliding(builder, query, key, value, sliding, heads)
-    x = builder.op("Add", [x, builder.linear(y, f"{name}.attn.Wo", hidden, hidden, biased=biased)])
+    query, key = (
+        rotate(builder, part, tables, heads.queries, heads.depth) for part in (query, key)
+    )
+    y = attention.attend(query, key, value, encoder.reaches[encoder.layer_types[layer]])
+    y = builder.linear(y, f"{name}.attn.Wo", hidden, hidden, biased=biased)
+    x = builder.op("Add", [x, y])
     y = _norm(builder, encoder, x, f"{name}.mlp_norm")
     inner, biased = encoder.inner, encoder.mlp_bias
     twice = Size("2 * intermediate_size", 2 * inner.value)
@@ -216,9 +212,7 @@ def _norm(builder: GraphBuilder, encoder: _Encoder, x: str, name: str) -> str:
     return builder.layer_norm(x, name, encoder.hidden, encoder.epsilon, biased=encoder.norm_bias)
 
 
-def _pool(
-    builder: GraphBuilder, config: Mapping[str, object], x: str, hidden: Size, padding: Padding
-) -> str:
+def _pool(builder: GraphBuilder, config: Mapping[str, object], x: str, hidden: Size) -> str:
     """Return one hidden state for each text, ``[batch, hidden]``."""
     pooling = read(config, "classifier_pooling", str, "cls")
     if pooling not in _POOLINGS:
@@ -227,7 +221,7 @@ def _pool(
         )
     if pooling == "cls":
         return builder.first_token(x, hidden)
-    mask = builder.op("Cast", [padding.mask], {"to": TensorProto.FLOAT})
+    mask = builder.op("Cast", ["attention_mask"], {"to": TensorProto.FLOAT})
     row = builder.op("Unsqueeze", [mask, builder.integers(1)])
     total = builder.op("MatMul", [row, builder.unfold(x, hidden.value)])
     count = builder.op("ReduceSum", [mask, builder.integers(1)], {"keepdims": 1})

@@ -64,7 +64,7 @@ LEFT = {  # with the id of padding
 }
 # Models whose graph takes other ways for long texts; such positions are computed, not looked up.
 LONG = ("qwen3-embed-last", "gemma3-embed-mean")
-BRANCHES = {"all long": Branches(0, 0), "all short": Branches(10**9, 10**9)}
+BRANCHES = {"all long": Branches(0), "all short": Branches(10**9)}
 
 SEQUENCE = Task.SEQUENCE_CLASSIFICATION
 

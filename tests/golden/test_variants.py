@@ -15,7 +15,7 @@ from libsemantic.engine.weights import read_weights
 from .graph_runs import GOLDEN_TOLERANCE, Runner, write_file
 from .variants import VARIANTS, inputs
 
-BRANCHES = {"short": DEFAULT_BRANCHES, "long": Branches(0, 0)}
+BRANCHES = {"short": DEFAULT_BRANCHES, "long": Branches(0)}
 BRANCHING = ("gemma3_text", "qwen3")
 TASKS = {
     "ForSequenceClassification": Task.SEQUENCE_CLASSIFICATION,
