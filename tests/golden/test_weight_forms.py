@@ -62,6 +62,10 @@ FORMS = {
     "distilbert-seq": Form("distilbert.", ("classifier.", "pre_classifier."), 7),
     "electra-seq": Form("electra.", ("classifier.",), 7),
     "deberta-v3-seq": Form("deberta.", ("classifier.", "pooler."), 8),
+    "modernbert-seq-cls": Form("model.", ("classifier.", "head.")),
+    "mmbert-embed-mean": Form(
+        "model.", (), 0, ("decoder.weight", "decoder.bias", "head.norm.weight")
+    ),
     "qwen3-embed-last": Form("model.", (), 0, ("lm_head.weight",)),
     "gemma3-embed-mean": Form("model.", (), 0, ("lm_head.weight",)),
 }
@@ -74,7 +78,7 @@ LANGUAGES = {
     "deberta-v3-seq": (*_BERT_LANGUAGE, "mask_predictions.dense.bias"),
 }
 # Ends of the names of the embeddings of tokens.
-TABLES = ("word_embeddings.weight", "embed_tokens.weight")
+TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight")
 HALVES = ("F16", "BF16")
 
 forms = pytest.mark.parametrize("name", FORMS)
