@@ -53,6 +53,10 @@ _OFFSET_POSITIONS = {"camembert", "data2vec-text", "ibert", "longformer", "mpnet
     "xlm-roberta",
     "xlm-roberta-xl",
 }
+# Tokenizer classes, without "Fast", that give a model no token types whatever tokenizer.json says.
+_WITHOUT_TYPES = frozenset(
+    {"TokenizersBackend", "RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer"}
+)
 _PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 
 
@@ -363,12 +367,13 @@ def _token_types(tokenizer_config: Description | None) -> bool:
     """Tell whether the reference feeds the tokenizer's token types to the model.
 
     transformers feeds what ``model_input_names`` lists. A tokenizer class of an architecture
-    brings its own list, which has them wherever the model takes them; the generic class of
-    transformers 5 leaves them out.
+    brings its own list, which has them wherever the model makes use of them; the generic class
+    of transformers 5 leaves them out.
     """
     if tokenizer_config is None:
         return True
     names = tokenizer_config.get("model_input_names", list)
     if names is not None:
         return "token_type_ids" in names
-    return tokenizer_config.get("tokenizer_class", str) != "TokenizersBackend"
+    kind = tokenizer_config.get("tokenizer_class", str) or ""
+    return kind.removesuffix("Fast") not in _WITHOUT_TYPES

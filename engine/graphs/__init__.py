@@ -12,9 +12,16 @@ from ..config import Task
 from ..errors import UnsupportedError
 from ..weights import Tensor
 from .bert import build_bert
-from .blocks import Graph, GraphBuilder, Head, read
+from .blocks import DEFAULT_BRANCHES, Branches, Graph, GraphBuilder, Head, read
+from .deberta import build_deberta
+from .distilbert import build_distilbert
+from .electra import build_electra
+from .gemma3 import build_gemma3
+from .modernbert import build_modernbert
+from .qwen3 import build_qwen3
+from .roberta import build_roberta
 
-__all__ = ["FAMILIES", "Family", "Graph", "build_graph"]
+__all__ = ["FAMILIES", "Branches", "Family", "Graph", "build_graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +39,91 @@ class Family:
 
 
 _POSITION_IDS: Final = "*position_ids"  # a buffer 0, 1, 2 … that old checkpoints saved
+_ROTARY_BUFFER: Final = "*rotary_emb.inv_freq"  # frequencies that old checkpoints saved
+_LANGUAGE_HEAD: Final = "lm_head.weight"  # of a language model that became an embedder
 _BERT_POOLER: Final = ("pooler.*", "bert.pooler.*")
+_DEBERTA_UNUSED: Final = (_POSITION_IDS, "*embeddings.position_embeddings.weight")
+_ALL: Final = ("input_ids", "attention_mask", "token_type_ids")
+
+_ROBERTA: Final = Family(
+    build=build_roberta,
+    inputs=_ALL,
+    ignorable={
+        Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS, "roberta.pooler.*"),
+        Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, "roberta.pooler.*"),
+        Task.EMBEDDING: (_POSITION_IDS, "pooler.*", "roberta.pooler.*", "lm_head.*"),
+    },
+)
 
 FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
     "bert": Family(
         build=build_bert,
-        inputs=("input_ids", "attention_mask", "token_type_ids"),
+        inputs=_ALL,
         ignorable={
             Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS,),
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, *_BERT_POOLER),
             Task.EMBEDDING: (_POSITION_IDS, *_BERT_POOLER, "cls.*"),
         },
     ),
+    "deberta-v2": Family(
+        build=build_deberta,
+        inputs=_ALL,
+        ignorable={
+            # Checkpoints of v3 keep a table of positions that position_biased_input rules out.
+            Task.SEQUENCE_CLASSIFICATION: _DEBERTA_UNUSED,
+            Task.TOKEN_CLASSIFICATION: (*_DEBERTA_UNUSED, "pooler.*"),
+            Task.EMBEDDING: (
+                *_DEBERTA_UNUSED,
+                "pooler.*",
+                "cls.*",
+                "lm_predictions.*",
+                "mask_predictions.*",
+            ),
+        },
+    ),
+    "distilbert": Family(
+        build=build_distilbert,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS,),
+            Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
+            Task.EMBEDDING: (_POSITION_IDS, "vocab_*"),
+        },
+    ),
+    "electra": Family(
+        build=build_electra,
+        inputs=_ALL,
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: (_POSITION_IDS,),
+            Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
+            Task.EMBEDDING: (_POSITION_IDS, "discriminator_predictions.*", "generator_*"),
+        },
+    ),
+    "gemma3_text": Family(
+        build=build_gemma3,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={Task.EMBEDDING: (_ROTARY_BUFFER, _LANGUAGE_HEAD)},
+    ),
+    "modernbert": Family(
+        build=build_modernbert,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: ("decoder.*",),
+            Task.TOKEN_CLASSIFICATION: ("decoder.*",),
+            Task.EMBEDDING: ("head.*", "decoder.*"),
+        },
+    ),
+    "qwen3": Family(
+        build=build_qwen3,
+        inputs=("input_ids", "attention_mask"),
+        ignorable={
+            Task.SEQUENCE_CLASSIFICATION: (_ROTARY_BUFFER,),
+            Task.TOKEN_CLASSIFICATION: (_ROTARY_BUFFER,),
+            Task.EMBEDDING: (_ROTARY_BUFFER, _LANGUAGE_HEAD),
+        },
+    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
 }
 
 
@@ -53,11 +133,13 @@ def build_graph(
     weights: Mapping[str, Tensor],
     *,
     fused: bool = True,
+    branches: Branches = DEFAULT_BRANCHES,
 ) -> Graph:
     """Build the graph of a model for one task.
 
     ``config`` is the content of config.json, ``weights`` comes from ``read_weights``. With
-    ``fused`` the graph holds com.microsoft operators, else only standard ones. Raises
+    ``fused`` the graph holds com.microsoft operators, else only standard ones.
+    ``branches`` says from which lengths on attention saves memory. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -73,5 +155,5 @@ def build_graph(
             f"{model_type} models cannot answer {task.name}; choose"
             f" {', '.join(known.name for known in family.ignorable)}"
         )
-    builder = GraphBuilder(weights, family.inputs, fused=fused)
+    builder = GraphBuilder(weights, family.inputs, fused=fused, branches=branches)
     return builder.finish(family.build(builder, config, task), family.ignorable[task])

@@ -7,13 +7,15 @@ outputs unfold it to ``[batch, tokens, ...]``. Values are passed by their names 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from onnx import NodeProto, StringStringEntryProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, StringStringEntryProto, TensorProto, helper
 
 from ..errors import BadArtifactError, UnsupportedError
 from ..weights import Tensor
@@ -23,10 +25,10 @@ _T = TypeVar("_T")
 
 _OPSET: Final = 20  # the first with Gelu
 _IR_VERSION: Final = 9  # came with opset 20; a newer number would only lock out older runtimes
-_FUSED: Final = "com.microsoft"
+FUSED: Final = "com.microsoft"
 # Added to the scores of padding. Far below any score, yet finite in bfloat16 too, where the
 # lowest float32 becomes an infinity.
-_MASKED: Final = -1e30
+MASKED: Final = -1e30
 _TYPES: Final = {
     "F32": TensorProto.FLOAT,
     "F16": TensorProto.FLOAT16,
@@ -55,11 +57,25 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Branches:
+    """The lengths in tokens at which a graph takes another way.
+
+    Up to ``whole`` the scores of attention are computed at once, and an answer is the same, to the
+    last bits, whether or not its text is padded; longer texts are never padded by this library.
+    """
+
+    whole: int = 512
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """A dimension and where it was read, so that a contradiction can name both sides."""
 
     key: str
     value: int
+
+
+DEFAULT_BRANCHES: Final = Branches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +118,32 @@ class Graph:
 class GraphBuilder:
     """Write one graph, checking every weight it takes and remembering which it took.
 
-    The first of ``inputs`` gives the shape ``[batch, tokens]``. With ``fused`` attention is
+    The first of ``inputs`` gives the shape ``[batch, tokens]``; those that no node reads are no
+    inputs of the graph. With ``fused`` attention is
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
+    ``branches`` says from which lengths on attention saves memory.
     """
 
     def __init__(
-        self, weights: Mapping[str, Tensor], inputs: tuple[str, ...], *, fused: bool
+        self,
+        weights: Mapping[str, Tensor],
+        inputs: tuple[str, ...],
+        *,
+        fused: bool,
+        branches: Branches = DEFAULT_BRANCHES,
     ) -> None:
         self.weights = weights
         self._inputs = inputs
-        self._fused = fused
+        self.fused = fused
+        self.branches = branches
         self._nodes: list[NodeProto] = []
+        self._count = 0
+        self._read: set[str] = set()
         self._initializers: dict[str, TensorProto] = {}
-        self._constants: dict[str, TensorProto] = {}
+        self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
         self._floats: dict[str, str] = {}
         self._shapes: dict[tuple[int, ...], str] = {}
-        self._batch_and_tokens = self.op("Shape", [inputs[0]])
+        self.batch_and_tokens = self.op("Shape", [inputs[0]])
 
     def op(
         self,
@@ -127,12 +153,65 @@ class GraphBuilder:
         domain: str = "",
     ) -> str:
         """Append a node with one output and return the output's name."""
-        output = f"/{kind}_{len(self._nodes)}"
+        output = self._name(kind)
+        self._read.update(inputs)
         node = helper.make_node(kind, inputs, [output], name=output, domain=domain)
         for key, value in (attributes or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
         self._nodes.append(node)
         return output
+
+    def choose(self, condition: str, then: Callable[[], str], other: Callable[[], str]) -> str:
+        """Run one of two parts of the graph, by a bool scalar; each returns one float32 value.
+
+        A part may use every value written before it, and nothing written in it leaves it but
+        that one.
+        """
+        output = self._name("If")
+        branches = {
+            "then_branch": self._part(f"{output}/then", then),
+            "else_branch": self._part(f"{output}/other", other),
+        }
+        self._nodes.append(helper.make_node("If", [condition], [output], output, **branches))
+        return output
+
+    def repeat(self, count: str, body: Callable[[str], str]) -> str:
+        """Run ``body`` for 0 … count - 1 (int64 scalar): its float32 values along a new axis 0.
+
+        ``body`` is given the name of the number of its turn, and may use what ``choose`` may.
+        """
+        output = self._name("Loop")
+        step, going = f"{output}/step", f"{output}/going"
+        graph = self._part(
+            f"{output}/body", lambda: self.op("Identity", [going]), lambda: body(step)
+        )
+        graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+        for name, kind in ((step, TensorProto.INT64), (going, TensorProto.BOOL)):
+            graph.input.append(helper.make_tensor_value_info(name, kind, []))
+        self._nodes.append(helper.make_node("Loop", [count, ""], [output], output, body=graph))
+        return output
+
+    def _part(self, name: str, *outputs: Callable[[], str]) -> GraphProto:
+        """Write float32 outputs into a graph of their own."""
+        with self._inside() as nodes:
+            written = [self.op("Identity", [write()]) for write in outputs]
+        values = [helper.make_tensor_value_info(x, TensorProto.FLOAT, None) for x in written]
+        return helper.make_graph(nodes, name, [], values)
+
+    @contextmanager
+    def _inside(self) -> Iterator[list[NodeProto]]:
+        """Write nodes into a list of their own; values that are remembered in it stay in it."""
+        outer = self._nodes, self._floats, self._shapes
+        self._nodes, self._floats, self._shapes = [], dict(self._floats), dict(self._shapes)
+        try:
+            yield self._nodes
+        finally:
+            self._nodes, self._floats, self._shapes = outer
+
+    def _name(self, kind: str) -> str:
+        """Return a name for a node and its output that no other of the whole graph has."""
+        self._count += 1
+        return f"/{kind}_{self._count - 1}"
 
     def integers(self, *values: int) -> str:
         """Return a constant int64 vector."""
@@ -142,6 +221,10 @@ class GraphBuilder:
         """Return a constant scalar: int64 for an ``int``, float32 for a ``float``."""
         kind = TensorProto.INT64 if isinstance(value, int) else TensorProto.FLOAT
         return self._constant(kind, (), (value,))
+
+    def floats(self, *values: float) -> str:
+        """Return a constant float32 vector."""
+        return self._constant(TensorProto.FLOAT, (len(values),), values)
 
     def weight(self, name: str, *shape: Size) -> str:
         """Return a stored weight as float32, whatever its precision in the file."""
@@ -167,21 +250,33 @@ class GraphBuilder:
                 )
         return Size("labels", found)
 
-    def linear(self, x: str, name: str, inputs: Size, outputs: Size) -> str:
-        """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
-        weight = self.weight(f"{name}.weight", outputs, inputs)
-        bias = self.weight(f"{name}.bias", outputs)
-        return self.op("Gemm", [x, weight, bias], {"transB": 1})
+    def check_layers(self, stem: str, layers: Size) -> None:
+        """Require as many layers ``stem.0``, ``stem.1`` … among the weights as config.json says."""
+        pattern = re.compile(re.escape(stem) + r"\.([0-9]{1,9})\.")
+        matches = (pattern.match(name) for name in self.weights)
+        stored = len({match[1] for match in matches if match})
+        if stored != layers.value:
+            raise BadArtifactError(
+                f"config.json: {layers.key!r} is {layers.value}, the weights hold {stored} layers;"
+                f" they do not belong together"
+            )
 
-    def layer_norm(self, x: str, name: str, size: Size, epsilon: float) -> str:
+    def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True) -> str:
+        """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
+        operands = [x, self.weight(f"{name}.weight", outputs, inputs)]
+        if biased:
+            operands.append(self.weight(f"{name}.bias", outputs))
+        return self.op("Gemm", operands, {"transB": 1})
+
+    def layer_norm(
+        self, x: str, name: str, size: Size, epsilon: float, *, biased: bool = True
+    ) -> str:
         """Normalise the last dimension; old checkpoints call the weights gamma and beta."""
         legacy = f"{name}.weight" not in self.weights and f"{name}.gamma" in self.weights
         scale, shift = ("gamma", "beta") if legacy else ("weight", "bias")
-        return self.op(
-            "LayerNormalization",
-            [x, self.weight(f"{name}.{scale}", size), self.weight(f"{name}.{shift}", size)],
-            {"axis": -1, "epsilon": epsilon},
-        )
+        operands = [x, self.weight(f"{name}.{scale}", size)]
+        operands += [self.weight(f"{name}.{shift}", size)] if biased else []
+        return self.op("LayerNormalization", operands, {"axis": -1, "epsilon": epsilon})
 
     def activation(self, x: str, name: str) -> str:
         """Apply a row of ``ACTIVATIONS``; an unknown name is ``UnsupportedError``."""
@@ -200,10 +295,13 @@ class GraphBuilder:
         """
         return self._as_float(self.op("Gather", [self._stored(name, (rows, width)), ids]), name)
 
+    def tokens(self) -> str:
+        """Return the tokens of the longest row, padding included, int64 scalar."""
+        return self.op("Gather", [self.batch_and_tokens, self.scalar(1)])
+
     def positions(self) -> str:
         """Return 0 … tokens - 1, int64 ``[tokens]``."""
-        tokens = self.op("Gather", [self._batch_and_tokens, self.scalar(1)])
-        return self.op("Range", [self.scalar(0), tokens, self.scalar(1)])
+        return self.op("Range", [self.scalar(0), self.tokens(), self.scalar(1)])
 
     def fold(self, x: str, width: Size) -> str:
         """Reshape ``[batch, tokens, ...]`` to ``[batch * tokens, width]``."""
@@ -212,9 +310,16 @@ class GraphBuilder:
     def unfold(self, x: str, *tail: int) -> str:
         """Reshape ``[batch * tokens, width]`` to ``[batch, tokens, *tail]``."""
         if tail not in self._shapes:
-            parts = [self._batch_and_tokens, self.integers(*tail)]
+            parts = [self.batch_and_tokens, self.integers(*tail)]
             self._shapes[tail] = self.op("Concat", parts, {"axis": 0})
         return self.op("Reshape", [x, self._shapes[tail]])
+
+    def split(self, x: str, parts: int) -> list[str]:
+        """Cut the last dimension into equal parts."""
+        first = self.op("Split", [x], {"axis": -1, "num_outputs": parts})
+        names = [first, *(f"{first}_{part}" for part in range(1, parts))]
+        self._nodes[-1].output.extend(names[1:])
+        return names
 
     def first_token(self, x: str, width: Size) -> str:
         """Return the hidden state of each row's first token: ``[batch, width]``."""
@@ -225,32 +330,52 @@ class GraphBuilder:
 
         Any pattern of padding is right, and a row of nothing but padding gives no NaN.
         """
-        if self._fused:
+        if self.fused:
             return self.op("Cast", [mask], {"to": TensorProto.INT32})
         keep = self.op("Cast", [mask], {"to": TensorProto.BOOL})
-        bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(_MASKED)])
+        bias = self.op("Where", [keep, self.scalar(0.0), self.scalar(MASKED)])
         return self.op("Unsqueeze", [bias, self.integers(1, 2)])
 
     def attention(
-        self, query: str, key: str, value: str, padding: str, heads: Size, width: Size
+        self,
+        query: str,
+        key: str,
+        value: str,
+        padding: str,
+        heads: Size,
+        width: Size,
+        *,
+        scale: float | None = None,
+        bias: str = "",
     ) -> str:
-        """Attend in both directions, scores scaled by 1/sqrt(width / heads): 2-D in, 2-D out."""
+        """Attend in both directions: 2-D in, 2-D out.
+
+        Scores are multiplied by ``scale``, 1/sqrt(width / heads) where it is None; then ``bias``,
+        ``[batch, heads, tokens, tokens]``, is added where it is not "".
+        """
         if width.value % heads.value:
             raise BadArtifactError(
                 f"{width.key} {width.value} is no multiple of {heads.key} {heads.value};"
                 f" correct config.json"
             )
-        if self._fused:
-            q, k, v = (self.unfold(x, width.value) for x in (query, key, value))
-            attributes: Attributes = {"num_heads": heads.value, "mask_filter_value": _MASKED}
-            attended = self.op("MultiHeadAttention", [q, k, v, "", padding], attributes, _FUSED)
-            return self.fold(attended, width)
         depth = width.value // heads.value
+        scale = 1 / math.sqrt(depth) if scale is None else scale
+        if self.fused:
+            inputs = [*(self.unfold(x, width.value) for x in (query, key, value)), "", padding]
+            attributes: Attributes = {
+                "num_heads": heads.value,
+                "mask_filter_value": MASKED,
+                "scale": scale,
+            }
+            inputs += [bias] if bias else []
+            attended = self.op("MultiHeadAttention", inputs, attributes, FUSED)
+            return self.fold(attended, width)
         q, k, v = (
             self.op("Transpose", [self.unfold(x, heads.value, depth)], {"perm": order})
             for x, order in ((query, (0, 2, 1, 3)), (key, (0, 2, 3, 1)), (value, (0, 2, 1, 3)))
         )
-        scores = self.op("Mul", [self.op("MatMul", [q, k]), self.scalar(1 / math.sqrt(depth))])
+        scores = self.op("Mul", [self.op("MatMul", [q, k]), self.scalar(scale)])
+        scores = self.op("Add", [scores, bias]) if bias else scores
         shares = self.op("Softmax", [self.op("Add", [scores, padding])], {"axis": -1})
         attended = self.op("MatMul", [shares, v])
         return self.fold(self.op("Transpose", [attended], {"perm": (0, 2, 1, 3)}), width)
@@ -272,18 +397,19 @@ class GraphBuilder:
                 f"weights {', '.join(map(repr, unused[:3]))}{more} are no part of this model and"
                 f" task; check that config.json, the weights and the task belong together"
             )
+        inputs = tuple(name for name in self._inputs if name in self._read)
         self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
         int64, float32 = TensorProto.INT64, TensorProto.FLOAT
         graph = helper.make_graph(
             self._nodes,
             "libsemantic",
-            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in self._inputs],
+            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in inputs],
             [helper.make_tensor_value_info(head.name, float32, head.shape)],
             [*self._initializers.values(), *self._constants.values()],
         )
         opsets = [helper.make_opsetid("", _OPSET)]
-        if self._fused:
-            opsets.append(helper.make_opsetid(_FUSED, 1))
+        if self.fused:
+            opsets.append(helper.make_opsetid(FUSED, 1))
         model = helper.make_model(
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="libsemantic"
         )
@@ -291,7 +417,7 @@ class GraphBuilder:
         return Graph(
             model=model.SerializeToString(),
             weights_folder=taken[0].path.parent,
-            inputs=self._inputs,
+            inputs=inputs,
             output=head.name,
             width=head.width,
             vocab_size=head.vocab_size,
@@ -345,28 +471,50 @@ class GraphBuilder:
         return self.op("Cast", [value], {"to": TensorProto.FLOAT})
 
     def _constant(self, kind: int, shape: tuple[int, ...], values: Sequence[float]) -> str:
-        name = f"/constant_{kind}_{'x'.join(map(str, shape))}_{'_'.join(map(str, values))}"
-        if name not in self._constants:
-            self._constants[name] = helper.make_tensor(name, kind, shape, values)
-        return name
+        key = (kind, shape, tuple(values))
+        if key not in self._constants:
+            name = f"/constant_{len(self._constants)}"
+            self._constants[key] = helper.make_tensor(name, kind, shape, values)
+        return self._constants[key].name
 
 
-def read(config: Mapping[str, object], key: str, kind: type[_T], default: _T | None = None) -> _T:
+def read(
+    config: Mapping[str, object],
+    key: str,
+    kind: type[_T],
+    default: _T | None = None,
+    place: str = "",
+) -> _T:
     """Return a value of config.json of exactly the type ``kind``; null counts as absent.
 
-    A wrong type, or absence where there is no ``default``, is ``BadArtifactError``.
+    ``place`` names the table inside config.json that ``config`` is. A wrong type, or absence
+    where there is no ``default``, is ``BadArtifactError``.
     """
     value = config.get(key)
+    name = f"{place}.{key}" if place else key
     if value is None:
         if default is None:
-            raise BadArtifactError(f"config.json lacks {key!r}; download it again")
+            raise BadArtifactError(f"config.json lacks {name!r}; download it again")
         return default
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise BadArtifactError(
-            f"config.json: {key!r} is of type {type(value).__name__}, not {kind.__name__};"
+            f"config.json: {name!r} is of type {type(value).__name__}, not {kind.__name__};"
             f" correct it"
         )
     return value
+
+
+def read_number(
+    config: Mapping[str, object], key: str, default: float | None = None, place: str = ""
+) -> float:
+    """Return a number of config.json, written with or without a fraction; see ``read``."""
+    value = config.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    return read(config, key, float, default, place)
 
 
 def read_size(config: Mapping[str, object], key: str) -> Size:

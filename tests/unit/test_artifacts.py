@@ -783,6 +783,34 @@ def test_a_pad_token_of_another_type_is_refused(tmp_path: Path) -> None:
         read(make(tmp_path, tokenizer_config={"pad_token": 0}))
 
 
+@pytest.mark.parametrize(
+    ("options", "fed"),
+    [
+        (None, True),
+        ({"tokenizer_class": "BertTokenizer"}, True),
+        ({"tokenizer_class": "DebertaV2TokenizerFast"}, True),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, True),
+        ({"tokenizer_class": "TokenizersBackend"}, False),
+        ({"tokenizer_class": "RobertaTokenizer"}, False),
+        ({"tokenizer_class": "RobertaTokenizerFast"}, False),
+        ({"tokenizer_class": "XLMRobertaTokenizerFast"}, False),
+        (
+            {
+                "tokenizer_class": "RobertaTokenizer",
+                "model_input_names": ["input_ids", "token_type_ids"],
+            },
+            True,
+        ),
+        ({"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids"]}, False),
+    ],
+)
+def test_token_types_are_fed_as_the_tokenizer_class_does(
+    tmp_path: Path, options: dict[str, object] | None, fed: bool
+) -> None:
+    files = {} if options is None else {"tokenizer_config": {"model_max_length": 64} | options}
+    assert read(make(tmp_path, **files)).token_types is fed
+
+
 def test_reading_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(GOLDEN / "bert-embed-mean", folder)

@@ -1,0 +1,217 @@
+"""Attention of many query heads over few keys and values, within a reach, in bounded memory.
+
+Each group of neighbouring query heads shares one head of keys and values (arXiv 2305.13245). Up
+to ``Branches.whole`` tokens the scores of a layer are computed at once. Longer texts go in blocks
+of queries, each over the keys that it reaches, so that memory grows with the length and not with
+its square. On CPU no operator of ONNX Runtime does that for causal or masked attention:
+GroupQueryAttention takes heads × tokens² too. Where nothing is masked MultiHeadAttention does; it
+is faster than blocks, but takes keys and values once for every query head, so that it is chosen
+only where each query head has its own.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from onnx import TensorProto
+
+from .blocks import FUSED, MASKED, Attributes, GraphBuilder, Size
+
+# Queries of a block. Its scores, some copies of heads × block × tokens, are all that grows.
+_BLOCK: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedHeads:
+    """Heads of queries, and of keys and values; ``depth`` of each; factor of the scores."""
+
+    queries: int
+    keys: int
+    depth: int
+    scale: float
+
+    @property
+    def group(self) -> int:
+        """Count the query heads that share one head of keys and values."""
+        return self.queries // self.keys
+
+    @property
+    def width(self) -> int:
+        """Return the width of all queries of a token."""
+        return self.queries * self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How many tokens before and after its own a token sees; None: all of them."""
+
+    before: int | None = None
+    after: int | None = None
+
+
+EVERYTHING: Final = Reach()
+CAUSAL: Final = Reach(after=0)
+
+
+class GroupedAttention:
+    """The attention of all layers of one graph: what they share is computed once.
+
+    ``mask`` is int64 ``[batch, tokens]`` (1 text, 0 padding); any pattern of padding is right.
+    """
+
+    def __init__(self, builder: GraphBuilder, mask: str, heads: GroupedHeads) -> None:
+        self._builder = builder
+        self._heads = heads
+        keep = builder.op("Cast", [mask], {"to": TensorProto.BOOL})
+        bias = builder.op("Where", [keep, builder.scalar(0.0), builder.scalar(MASKED)])
+        self._padding = builder.op("Unsqueeze", [bias, builder.integers(1, 2)])
+        self._kept = builder.op("Cast", [mask], {"to": TensorProto.INT32})
+        self._tokens = builder.tokens()
+        self._is_short = builder.op(
+            "LessOrEqual", [self._tokens, builder.scalar(builder.branches.whole)]
+        )
+        lowest = builder.op("ReduceMin", [mask], {"keepdims": 0})
+        self._is_full = builder.op("Equal", [lowest, builder.scalar(1)])
+        self._biases: dict[Reach, str] = {}
+
+    def attend(self, query: str, key: str, value: str, reach: Reach) -> str:
+        """Attend within ``reach``, from 2-D queries, keys and values to the width of queries."""
+        builder, bias = self._builder, self._whole_bias(reach)
+
+        def long() -> str:
+            if reach == EVERYTHING and builder.fused and self._heads.group == 1:
+                return builder.choose(
+                    self._is_full,
+                    lambda: self._whole(query, key, value, ""),
+                    lambda: self._in_blocks(query, key, value, reach),
+                )
+            return self._in_blocks(query, key, value, reach)
+
+        return builder.choose(self._is_short, lambda: self._whole(query, key, value, bias), long)
+
+    def _whole(self, query: str, key: str, value: str, bias: str) -> str:
+        builder, heads = self._builder, self._heads
+        width = Size("", heads.width)
+        if not builder.fused:
+            queries = builder.unfold(query, heads.keys, heads.group, heads.depth)
+            keys, values = self._turned(key, (0, 2, 3, 1)), self._turned(value, (0, 2, 1, 3))
+            return builder.fold(self._scored(queries, keys, values, bias), width)
+        inputs = [builder.unfold(query, width.value), self._repeated(key), self._repeated(value)]
+        if bias:
+            inputs += ["", self._kept] if bias == self._padding else ["", "", bias]
+        attributes: Attributes = {
+            "num_heads": heads.queries,
+            "scale": heads.scale,
+            "mask_filter_value": MASKED,
+        }
+        return builder.fold(builder.op("MultiHeadAttention", inputs, attributes, FUSED), width)
+
+    def _in_blocks(self, query: str, key: str, value: str, reach: Reach) -> str:
+        builder, heads = self._builder, self._heads
+        width = Size("", heads.width)
+        queries = builder.unfold(query, heads.keys, heads.group, heads.depth)
+        keys, values = self._turned(key, (0, 2, 3, 1)), self._turned(value, (0, 2, 1, 3))
+        size, one = builder.scalar(_BLOCK), builder.scalar(1)
+        last = builder.op("Sub", [self._tokens, one])
+        last_block = builder.op("Div", [last, size])
+
+        def block(turn: str) -> str:
+            # From the end, since memory freed by a larger block serves the smaller ones after it.
+            start = builder.op("Mul", [builder.op("Sub", [last_block, turn]), size])
+            # Beyond the end the last block repeats the last query.
+            rows = builder.op(
+                "Min", [builder.op("Add", [start, builder.integers(*range(_BLOCK))]), last]
+            )
+            own = builder.op("Gather", [queries, rows], {"axis": 1})
+            if reach == EVERYTHING:
+                return self._scored(own, keys, values, self._padding)
+            first, end = builder.scalar(0), self._tokens
+            if reach.before is not None:
+                first = builder.op("Sub", [start, builder.scalar(reach.before)])
+                first = builder.op("Max", [first, builder.scalar(0)])
+            if reach.after is not None:
+                end = builder.op("Add", [start, builder.scalar(_BLOCK + reach.after)])
+                end = builder.op("Min", [end, self._tokens])
+            limits = [builder.op("Unsqueeze", [x, builder.integers(0)]) for x in (first, end)]
+            near_keys, near_values, padding = (
+                builder.op("Slice", [x, *limits, builder.integers(axis)])
+                for x, axis in ((keys, 3), (values, 2), (self._padding, 3))
+            )
+            columns = builder.op("Range", [first, end, one])
+            bias = self._bias(reach, rows, columns, padding, heads.group)
+            return self._scored(own, near_keys, near_values, bias)
+
+        blocks = builder.repeat(builder.op("Add", [last_block, one]), block)
+        blocks = builder.op("Transpose", [blocks], {"perm": (1, 0, 2, 3)})
+        rows = builder.op("Reshape", [blocks, builder.integers(0, -1, heads.width)])
+        positions = builder.positions()
+        turns = builder.op("Sub", [last_block, builder.op("Div", [positions, size])])
+        places = builder.op("Mod", [positions, size])
+        places = builder.op("Add", [builder.op("Mul", [turns, size]), places])
+        return builder.fold(builder.op("Gather", [rows, places], {"axis": 1}), width)
+
+    def _scored(self, queries: str, keys: str, values: str, bias: str) -> str:
+        """Attend from ``[batch, rows, heads of keys, group, depth]`` to ``[batch, rows, width]``.
+
+        ``keys`` are ``[batch, heads of keys, depth, columns]``, ``values`` ``[batch, heads of
+        keys, columns, depth]``, ``bias`` fits ``[batch, 1, rows * group, columns]``.
+        """
+        builder, heads = self._builder, self._heads
+        order = {"perm": (0, 2, 1, 3, 4)}
+        rows = builder.op("Mul", [queries, builder.scalar(heads.scale)])
+        rows = builder.op("Transpose", [rows], order)
+        rows = builder.op("Reshape", [rows, builder.integers(0, 0, -1, heads.depth)])
+        scores = builder.op("Add", [builder.op("MatMul", [rows, keys]), bias])
+        shares = builder.op("Softmax", [scores], {"axis": -1})
+        rows = builder.op("MatMul", [shares, values])
+        rows = builder.op("Reshape", [rows, builder.integers(0, 0, -1, heads.group, heads.depth)])
+        rows = builder.op("Transpose", [rows], order)
+        return builder.op("Reshape", [rows, builder.integers(0, 0, heads.width)])
+
+    def _whole_bias(self, reach: Reach) -> str:
+        """Return what ``_whole`` adds to the scores; nothing of use where it does not run."""
+        builder = self._builder
+        if reach == EVERYTHING:
+            return self._padding
+        if reach not in self._biases:
+
+            def write() -> str:
+                positions = builder.positions()
+                group = 1 if builder.fused else self._heads.group
+                return self._bias(reach, positions, positions, self._padding, group)
+
+            self._biases[reach] = builder.choose(self._is_short, write, lambda: builder.scalar(0.0))
+        return self._biases[reach]
+
+    def _bias(self, reach: Reach, rows: str, columns: str, padding: str, group: int) -> str:
+        """Return ``[batch, 1, rows * group, columns]``: 0 within reach, elsewhere below any score.
+
+        ``rows`` and ``columns`` are positions, ``padding`` is ``[batch, 1, 1, columns]``.
+        """
+        builder = self._builder
+        rows = builder.op("Unsqueeze", [rows, builder.integers(1)])
+        if group > 1:
+            rows = builder.op("Expand", [rows, builder.integers(1, group)])
+            rows = builder.op("Reshape", [rows, builder.integers(-1, 1)])
+        distance = builder.op("Sub", [columns, rows])
+        far = []
+        if reach.before is not None:
+            far.append(builder.op("Less", [distance, builder.scalar(-reach.before)]))
+        if reach.after is not None:
+            far.append(builder.op("Greater", [distance, builder.scalar(reach.after)]))
+        hidden = far[0] if len(far) == 1 else builder.op("Or", far)
+        bias = builder.op("Where", [hidden, builder.scalar(MASKED), builder.scalar(0.0)])
+        return builder.op("Add", [bias, padding])
+
+    def _turned(self, x: str, order: tuple[int, ...]) -> str:
+        """Return keys or values as 4-D, transposed from ``[batch, tokens, heads, depth]``."""
+        unfolded = self._builder.unfold(x, self._heads.keys, self._heads.depth)
+        return self._builder.op("Transpose", [unfolded], {"perm": order})
+
+    def _repeated(self, x: str) -> str:
+        """Return keys or values with each head once for every query: ``[batch, tokens, width]``."""
+        builder, heads = self._builder, self._heads
+        if heads.group == 1:
+            return builder.unfold(x, heads.width)
+        x = builder.unfold(x, heads.keys, 1, heads.depth)
+        x = builder.op("Expand", [x, builder.integers(heads.group, 1)])
+        return builder.unfold(x, heads.width)
