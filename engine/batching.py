@@ -21,6 +21,9 @@ from .watchdog import Watchdog
 # A window joins a run if it is at most this much shorter than the longest one.
 _SPARE_TOKENS = 4
 _SPARE_SHARE = 8
+# Longer windows join only their equals: attention over a long padded row needs the memory of all
+# its scores, or a loop over them, and on CPU it never pays.
+_LONGEST_PADDED = 512
 # How far behind the head of the queue a run looks for more to take along.
 _LOOK_AHEAD = 32
 
@@ -364,4 +367,6 @@ def _stopped_early() -> InternalError:
 
 
 def _near(longest: int, shortest: int) -> bool:
+    if longest > _LONGEST_PADDED:
+        return longest == shortest
     return longest - shortest <= max(_SPARE_TOKENS, longest // _SPARE_SHARE)

@@ -82,7 +82,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
 
 
 def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encoder:
-    prefix = "model." if "model.embeddings.tok_embeddings.weight" in builder.weights else ""
+    prefix = "model." if any(name.startswith("model.") for name in builder.weights) else ""
     hidden, heads = read_size(config, "hidden_size"), read_size(config, "num_attention_heads")
     if hidden.value % heads.value:
         raise BadArtifactError(

@@ -16,7 +16,7 @@ from .graph_runs import GOLDEN_TOLERANCE, Runner, write_file
 from .variants import VARIANTS, inputs
 
 BRANCHES = {"short": DEFAULT_BRANCHES, "long": Branches(0)}
-BRANCHING = ("gemma3_text", "qwen3")
+BRANCHING = ("gemma3_text", "modernbert", "qwen3")
 TASKS = {
     "ForSequenceClassification": Task.SEQUENCE_CLASSIFICATION,
     "ForTokenClassification": Task.TOKEN_CLASSIFICATION,

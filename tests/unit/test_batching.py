@@ -224,7 +224,7 @@ def test_runs_are_near_equal_and_within_the_budget(
         longest, shortest = max(batch), min(batch)
         assert len(batch) <= rows
         assert len(batch) == 1 or longest * len(batch) <= tokens
-        assert longest - shortest <= max(4, longest // 8)
+        assert longest - shortest <= (max(4, longest // 8) if longest <= 512 else 0)
 
 
 def test_runs_are_filled(batcher: Batcher, runs: Runs) -> None:
@@ -239,6 +239,12 @@ def test_runs_are_filled(batcher: Batcher, runs: Runs) -> None:
     runs.batches.clear()
     batcher.execute(work(64, 56, 55), ignore)  # up to an eighth shorter
     assert [len(batch) for batch in runs.batches] == [2, 1]
+
+
+def test_long_windows_are_never_padded(watchdog: Watchdog, runs: Runs) -> None:
+    batcher = Batcher(runs, Limits(1, 32, 10**6, 1000, 10**6), watchdog)
+    batcher.execute(work(513, 512, 513, 512, 511, 900, 899), ignore)
+    assert runs.lengths == [[900], [899], [513, 513], [512, 512, 511]]
 
 
 def test_windows_of_several_callers_run_together(batcher: Batcher, runs: Runs) -> None:
