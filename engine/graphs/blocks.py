@@ -190,28 +190,36 @@ class GraphBuilder:
         """
         self._exits.append(Exit(layer, hidden, answer))
 
-    def repeat(self, count: str, body: Callable[[str], str]) -> str:
-        """Run ``body`` for 0 … count - 1 (int64 scalar): its float32 values along a new axis 0.
+    def repeat(self, numbers: str, body: Callable[[str], str]) -> str:
+        """Run ``body`` for each of int64 ``[n]``: its float32 values along a new axis 0, in order.
 
-        ``body`` is given the name of the number of its turn, and may use what ``choose`` may.
+        The last number comes first. ``body`` is given the name of a number, and may use what
+        ``choose`` may. (A Scan writes into one buffer where a Loop keeps a list, whose pieces
+        lie in the way of everything that is allocated between them.)
         """
-        output = self._name("Loop")
-        step, going = f"{output}/step", f"{output}/going"
-        graph = self._part(
-            f"{output}/body", lambda: self.op("Identity", [going]), lambda: body(step)
+        output = self._name("Scan")
+        graph = self._part(f"{output}/body", lambda: body(f"{output}/number"))
+        number = helper.make_tensor_value_info(f"{output}/number", TensorProto.INT64, [])
+        graph.input.append(number)
+        node = helper.make_node(
+            "Scan",
+            [numbers],
+            [output],
+            output,
+            body=graph,
+            num_scan_inputs=1,
+            scan_input_directions=[1],
+            scan_output_directions=[1],
         )
-        graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
-        for name, kind in ((step, TensorProto.INT64), (going, TensorProto.BOOL)):
-            graph.input.append(helper.make_tensor_value_info(name, kind, []))
-        self._nodes.append(helper.make_node("Loop", [count, ""], [output], output, body=graph))
+        self._nodes.append(node)
         return output
 
-    def _part(self, name: str, *outputs: Callable[[], str]) -> GraphProto:
-        """Write float32 outputs into a graph of their own."""
+    def _part(self, name: str, write: Callable[[], str]) -> GraphProto:
+        """Write a float32 value into a graph of its own."""
         with self._inside() as nodes:
-            written = [self.op("Identity", [write()]) for write in outputs]
-        values = [helper.make_tensor_value_info(x, TensorProto.FLOAT, None) for x in written]
-        return helper.make_graph(nodes, name, [], values)
+            output = self.op("Identity", [write()])
+        value = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, name, [], [value])
 
     @contextmanager
     def _inside(self) -> Iterator[list[NodeProto]]:

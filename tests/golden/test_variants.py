@@ -42,7 +42,8 @@ def test_variants_equal_transformers(
     variant = VARIANTS[name]
     if branches == "long" and variant.config["model_type"] not in BRANCHING:
         pytest.skip("this family's graph has no branches")
-    monkeypatch.setattr(grouped_attention, "_BLOCK", 10)  # so that a text has several
+    for rows in ("_NEAR_ROWS", "_FAR_ROWS"):
+        monkeypatch.setattr(grouped_attention, rows, 10)  # so that a text has several
     write_file(tmp_path / "model.safetensors", variant.arrays(), lambda _: "F32")
     task, weights = TASKS[variant.task], read_weights(tmp_path)
     config = variant.full_config()
