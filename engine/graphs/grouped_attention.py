@@ -16,8 +16,11 @@ from onnx import TensorProto
 
 from .blocks import FUSED, MASKED, Attributes, GraphBuilder, Size
 
-# Queries of a block. Its scores, some copies of heads × block × tokens, are all that grows.
-_BLOCK: Final = 64
+# Queries that are scored at once. Where they reach few keys, for all heads together; else for one
+# head of keys and values, the queries of its group counted together: copies of one head of keys
+# and of rows × tokens scores are then all that a block takes.
+_NEAR_ROWS: Final = 64
+_FAR_ROWS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class GroupedAttention:
         width = Size("", heads.width)
         if not builder.fused:
             queries = builder.unfold(query, heads.keys, heads.group, heads.depth)
-            keys, values = self._turned(key, (0, 2, 3, 1)), self._turned(value, (0, 2, 1, 3))
+            keys, values = (builder.unfold(x, heads.keys, heads.depth) for x in (key, value))
             return builder.fold(self._scored(queries, keys, values, bias), width)
         inputs = [builder.unfold(query, width.value), self._repeated(key), self._repeated(value)]
         if bias:
@@ -107,65 +110,80 @@ class GroupedAttention:
 
     def _in_blocks(self, query: str, key: str, value: str, reach: Reach) -> str:
         builder, heads = self._builder, self._heads
-        width = Size("", heads.width)
+        near = None not in (reach.before, reach.after)
+        size = _NEAR_ROWS if near else max(1, _FAR_ROWS // heads.group)
         queries = builder.unfold(query, heads.keys, heads.group, heads.depth)
-        keys, values = self._turned(key, (0, 2, 3, 1)), self._turned(value, (0, 2, 1, 3))
-        size, one = builder.scalar(_BLOCK), builder.scalar(1)
+        keys, values = (builder.unfold(x, heads.keys, heads.depth) for x in (key, value))
+        zero, one = builder.scalar(0), builder.scalar(1)
         last = builder.op("Sub", [self._tokens, one])
-        last_block = builder.op("Div", [last, size])
 
-        def block(turn: str) -> str:
-            # From the end, since memory freed by a larger block serves the smaller ones after it.
-            start = builder.op("Mul", [builder.op("Sub", [last_block, turn]), size])
+        def block(start: str) -> str:
             # Beyond the end the last block repeats the last query.
-            rows = builder.op(
-                "Min", [builder.op("Add", [start, builder.integers(*range(_BLOCK))]), last]
-            )
+            rows = builder.op("Add", [start, builder.integers(*range(size))])
+            rows = builder.op("Min", [rows, last])
             own = builder.op("Gather", [queries, rows], {"axis": 1})
-            if reach == EVERYTHING:
-                return self._scored(own, keys, values, self._padding)
-            first, end = builder.scalar(0), self._tokens
+            first, end = zero, self._tokens
             if reach.before is not None:
                 first = builder.op("Sub", [start, builder.scalar(reach.before)])
-                first = builder.op("Max", [first, builder.scalar(0)])
+                first = builder.op("Max", [first, zero])
             if reach.after is not None:
-                end = builder.op("Add", [start, builder.scalar(_BLOCK + reach.after)])
+                end = builder.op("Add", [start, builder.scalar(size + reach.after)])
                 end = builder.op("Min", [end, self._tokens])
             limits = [builder.op("Unsqueeze", [x, builder.integers(0)]) for x in (first, end)]
-            near_keys, near_values, padding = (
-                builder.op("Slice", [x, *limits, builder.integers(axis)])
-                for x, axis in ((keys, 3), (values, 2), (self._padding, 3))
-            )
-            columns = builder.op("Range", [first, end, one])
-            bias = self._bias(reach, rows, columns, padding, heads.group)
-            return self._scored(own, near_keys, near_values, bias)
+            bias = builder.op("Slice", [self._padding, *limits, builder.integers(3)])
+            if reach != EVERYTHING:
+                columns = builder.op("Range", [first, end, one])
+                bias = self._bias(reach, rows, columns, bias, heads.group)
+            if near:
+                near_keys, near_values = (
+                    builder.op("Slice", [x, *limits, builder.integers(1)]) for x in (keys, values)
+                )
+                return self._scored(own, near_keys, near_values, bias)
 
-        blocks = builder.repeat(builder.op("Add", [last_block, one]), block)
-        blocks = builder.op("Transpose", [blocks], {"perm": (1, 0, 2, 3)})
-        rows = builder.op("Reshape", [blocks, builder.integers(0, -1, heads.width)])
-        positions = builder.positions()
-        turns = builder.op("Sub", [last_block, builder.op("Div", [positions, size])])
-        places = builder.op("Mod", [positions, size])
-        places = builder.op("Add", [builder.op("Mul", [turns, size]), places])
-        return builder.fold(builder.op("Gather", [rows, places], {"axis": 1}), width)
+            def head(number: str) -> str:
+                place = builder.op("Unsqueeze", [number, builder.integers(0)])
+                places = [place, builder.op("Add", [place, builder.integers(1)])]
+                corners = [
+                    builder.op("Concat", [limit, at], {"axis": 0})
+                    for limit, at in zip(limits, places, strict=True)
+                ]
+                own_keys, own_values = (
+                    builder.op("Slice", [x, *corners, builder.integers(1, 2)])
+                    for x in (keys, values)
+                )
+                asking = builder.op("Slice", [own, *places, builder.integers(2)])
+                return self._scored(asking, own_keys, own_values, bias)
+
+            return builder.repeat(builder.integers(*range(heads.keys)), head)
+
+        starts = builder.op("Range", [zero, self._tokens, builder.scalar(size)])
+        blocks = builder.repeat(starts, block)
+        order = (1, 0, 2, 3) if near else (2, 0, 3, 1, 4)
+        rows = builder.op("Transpose", [blocks], {"perm": order})
+        rows = builder.op("Reshape", [rows, builder.integers(0, -1, heads.width)])
+        end = builder.op("Unsqueeze", [self._tokens, builder.integers(0)])
+        rows = builder.op("Slice", [rows, builder.integers(0), end, builder.integers(1)])
+        return builder.fold(rows, Size("", heads.width))
 
     def _scored(self, queries: str, keys: str, values: str, bias: str) -> str:
         """Attend from ``[batch, rows, heads of keys, group, depth]`` to ``[batch, rows, width]``.
 
-        ``keys`` are ``[batch, heads of keys, depth, columns]``, ``values`` ``[batch, heads of
-        keys, columns, depth]``, ``bias`` fits ``[batch, 1, rows * group, columns]``.
+        ``keys`` and ``values`` are ``[batch, columns, heads of keys, depth]``, ``bias`` fits
+        ``[batch, 1, rows * group, columns]``. There may be fewer heads than the layer has.
         """
         builder, heads = self._builder, self._heads
         order = {"perm": (0, 2, 1, 3, 4)}
         rows = builder.op("Mul", [queries, builder.scalar(heads.scale)])
         rows = builder.op("Transpose", [rows], order)
         rows = builder.op("Reshape", [rows, builder.integers(0, 0, -1, heads.depth)])
-        scores = builder.op("Add", [builder.op("MatMul", [rows, keys]), bias])
+        columns = builder.op("Transpose", [keys], {"perm": (0, 2, 3, 1)})
+        scores = builder.op("Add", [builder.op("MatMul", [rows, columns]), bias])
         shares = builder.op("Softmax", [scores], {"axis": -1})
+        values = builder.op("Transpose", [values], {"perm": (0, 2, 1, 3)})
         rows = builder.op("MatMul", [shares, values])
         rows = builder.op("Reshape", [rows, builder.integers(0, 0, -1, heads.group, heads.depth)])
         rows = builder.op("Transpose", [rows], order)
-        return builder.op("Reshape", [rows, builder.integers(0, 0, heads.width)])
+        return builder.op("Reshape", [rows, builder.integers(0, 0, -1)])
 
     def _whole_bias(self, reach: Reach) -> str:
         """Return what ``_whole`` adds to the scores; nothing of use where it does not run."""
@@ -188,24 +206,27 @@ class GroupedAttention:
         ``rows`` and ``columns`` are positions, ``padding`` is ``[batch, 1, 1, columns]``.
         """
         builder = self._builder
+        rows, columns = (
+            builder.op("Cast", [x], {"to": TensorProto.INT32}) for x in (rows, columns)
+        )
         rows = builder.op("Unsqueeze", [rows, builder.integers(1)])
-        if group > 1:
-            rows = builder.op("Expand", [rows, builder.integers(1, group)])
-            rows = builder.op("Reshape", [rows, builder.integers(-1, 1)])
         distance = builder.op("Sub", [columns, rows])
         far = []
         if reach.before is not None:
-            far.append(builder.op("Less", [distance, builder.scalar(-reach.before)]))
+            before = builder.op("Cast", [builder.scalar(-reach.before)], {"to": TensorProto.INT32})
+            far.append(builder.op("Less", [distance, before]))
         if reach.after is not None:
-            far.append(builder.op("Greater", [distance, builder.scalar(reach.after)]))
+            after = builder.op("Cast", [builder.scalar(reach.after)], {"to": TensorProto.INT32})
+            far.append(builder.op("Greater", [distance, after]))
         hidden = far[0] if len(far) == 1 else builder.op("Or", far)
         bias = builder.op("Where", [hidden, builder.scalar(MASKED), builder.scalar(0.0)])
-        return builder.op("Add", [bias, padding])
-
-    def _turned(self, x: str, order: tuple[int, ...]) -> str:
-        """Return keys or values as 4-D, transposed from ``[batch, tokens, heads, depth]``."""
-        unfolded = self._builder.unfold(x, self._heads.keys, self._heads.depth)
-        return self._builder.op("Transpose", [unfolded], {"perm": order})
+        bias = builder.op("Add", [bias, padding])
+        if group == 1:
+            return bias
+        factor = builder.scalar(group)
+        count = builder.op("Mul", [builder.op("Size", [rows]), factor])
+        places = builder.op("Range", [builder.scalar(0), count, builder.scalar(1)])
+        return builder.op("Gather", [bias, builder.op("Div", [places, factor])], {"axis": 2})
 
     def _repeated(self, x: str) -> str:
         """Return keys or values with each head once for every query: ``[batch, tokens, width]``."""

@@ -82,7 +82,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
 
 
 def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encoder:
-    prefix = "model." if "model.embeddings.tok_embeddings.weight" in builder.weights else ""
+    prefix = "model." if any(name.startswith("model.") for name in builder.weights) else ""
     hidden, heads = read_size(config, "hidden_size"), read_size(config, "num_attention_heads")
     if hidden.value % heads.value:
         raise BadArtifactError(
@@ -174,6 +174,9 @@ def _encode(builder: GraphBuilder, encoder: _Encoder) -> str:
     }
     for layer, kind in enumerate(encoder.layer_types):
         x = _layer(builder, encoder, layer, x, attention, tables[kind])
+        if layer + 1 in builder.exits:
+            early = _norm(builder, encoder, x, f"{encoder.prefix}final_norm")
+            builder.leave(layer + 1, x, builder.unfold(early, hidden.value))
     return _norm(builder, encoder, x, f"{encoder.prefix}final_norm")
 
 

@@ -24,7 +24,7 @@ for name, variant in VARIANTS.items():
         sys.exit(f"{name}: missing {missing}, unexpected {unexpected}")
     model.eval()
     feeds = {key: torch.from_numpy(array) for key, array in inputs(variant).items()}
-    if config["model_type"] in ("distilbert", "gemma3_text", "qwen3"):
+    if config["model_type"] in ("distilbert", "gemma3_text", "modernbert", "qwen3"):
         del feeds["token_type_ids"]
     with torch.no_grad():
         output = model(**feeds)

@@ -20,6 +20,7 @@ ROBERTA, DISTILBERT, ELECTRA, DEBERTA = (
     "electra-seq",
     "deberta-v3-seq",
 )
+MODERNBERT, MODERNBERT5 = "modernbert-seq-mean", "modernbert-token"  # keys of transformers 4, 5
 QWEN3, GEMMA3 = "qwen3-embed-last", "gemma3-embed-mean"
 QUERY = "deberta.encoder.layer.0.attention.self.pos_query_proj.weight"
 
@@ -120,6 +121,32 @@ CONFIGS: list[tuple[str, str, object, type[SemanticError], str]] = [
         BAD,
         "lists sliding_attention, use_sliding_win",
     ),
+    (MODERNBERT, "hidden_size", 32, BAD, r"\[900, 64\], expected \[vocab_size 900, hidden_size 32"),
+    (MODERNBERT, "intermediate_size", 64, BAD, r"\[256, 64\], expected \[2 \* intermediate_size"),
+    (MODERNBERT, "num_attention_heads", 5, BAD, "hidden_size 64 is no multiple of num_attention_h"),
+    (MODERNBERT, "num_attention_heads", 64, BAD, "hidden_size / num_attention_heads 1 is odd"),
+    (MODERNBERT, "num_hidden_layers", 3, BAD, "'num_hidden_layers' is 3, the weights hold 4 lay"),
+    (MODERNBERT, "hidden_activation", "mish", UNSUPPORTED, "activation 'mish' is not known"),
+    (MODERNBERT, "classifier_activation", "mish", UNSUPPORTED, "activation 'mish' is not known"),
+    (MODERNBERT, "classifier_pooling", "max", UNSUPPORTED, "'max'; known are cls, mean"),
+    (MODERNBERT, "classifier_pooling", 1, BAD, "'classifier_pooling' is of type int"),
+    (MODERNBERT, "classifier_bias", True, BAD, "weight 'head.dense.bias' .* is missing"),
+    (MODERNBERT, "attention_bias", True, BAD, "weight 'model.layers.0.attn.Wqkv.bias' .* is miss"),
+    (MODERNBERT, "mlp_bias", True, BAD, "weight 'model.layers.0.mlp.Wi.bias' .* is missing"),
+    (MODERNBERT, "norm_bias", True, BAD, "weight 'model.embeddings.norm.bias' .* is missing"),
+    (MODERNBERT, "norm_bias", 0, BAD, "'norm_bias' is of type int"),
+    (MODERNBERT, "norm_eps", 0, BAD, "'norm_eps' is 0.0, not between 0 and 1"),
+    (MODERNBERT, "layer_norm_eps", 1e-12, BAD, "'norm_eps' is 1e-05, 'layer_norm_eps' is 1e-12"),
+    (MODERNBERT, "local_attention", 0, BAD, "'local_attention' is 0, not positive"),
+    (MODERNBERT, "global_attn_every_n_layers", -1, BAD, "'global_attn_every_n_layers' is -1, not"),
+    (MODERNBERT, "layer_types", ["full_attention"] * 4, BAD, "'global_attn_every_n_layers' 3 dis"),
+    (MODERNBERT5, "layer_types", ["full_attention"], BAD, "'layer_types' lists 1 layers, 'num_hid"),
+    (MODERNBERT5, "layer_types", ["linear"] * 4, UNSUPPORTED, "lists 'linear'; known are full_att"),
+    (MODERNBERT5, "global_attn_every_n_layers", 2, BAD, "'global_attn_every_n_layers' 2 disagree"),
+    (MODERNBERT5, "global_rope_theta", 1.5, BAD, "'global_rope_theta' 1.5, rope_parameters.full"),
+    (MODERNBERT, "global_rope_theta", -1.0, BAD, "global_rope_theta is -1.0, not above 1"),
+    (MODERNBERT, "rope_scaling", {"type": "dynamic"}, UNSUPPORTED, "rope_type 'dynamic', which i"),
+    (MODERNBERT, "num_labels", 3, BAD, "'num_labels' states 3 labels, weight 'classifier.weight'"),
     (GEMMA3, "query_pre_attn_scalar", 0, BAD, "'query_pre_attn_scalar' is 0.0, not a positive"),
     (GEMMA3, "query_pre_attn_scalar", 1e400, BAD, "'query_pre_attn_scalar' is inf, not a positive"),
     (GEMMA3, "attn_logit_softcapping", 50.0, UNSUPPORTED, "capped scores are not supported"),
@@ -149,6 +176,20 @@ DEFAULTS: list[tuple[str, Mapping[str, object]]] = [
     (DEBERTA, {"type_vocab_size": None, "norm_rel_ebd": "layer_norm|none"}),
     (QWEN3, {"rms_norm_eps": None, "layer_types": None, "sliding_window": 4, "lm_head": None}),
     (QWEN3, {"rope_theta": None, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}),
+    (
+        MODERNBERT,
+        {
+            "global_rope_theta": None,
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 160000, "rope_type": "default"},
+                "sliding_attention": {"rope_theta": 1e4},
+            },
+            "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"],
+        },
+    ),
+    (MODERNBERT, {"layer_norm_eps": 1e-5, "norm_bias": None, "rope_scaling": None}),
+    (MODERNBERT, {"norm_eps": None, "hidden_activation": None, "local_attention": 17}),
+    (MODERNBERT5, {"rope_parameters": None, "layer_types": None, "classifier_pooling": "mean"}),
     (GEMMA3, {"layer_types": None, "sliding_window_pattern": 6, "sliding_window": 17}),
     (GEMMA3, {"rope_theta": None, "rope_local_base_freq": None}),
     (
@@ -170,6 +211,18 @@ def test_keys_that_say_nothing_new_change_nothing(name: str, changes: Mapping[st
     config = config_of(name) | dict(changes)
     graph = build_graph(config, GOLDENS[name].task, read_weights(MODELS / name))
     assert graph == built(name)
+
+
+def test_a_local_theta_of_null_is_the_global_one() -> None:
+    """As transformers 4 reads it; transformers 5 refuses it."""
+    weights = read_weights(MODELS / MODERNBERT)
+    graphs = [
+        build_graph(
+            config_of(MODERNBERT) | {"local_rope_theta": theta}, GOLDENS[MODERNBERT].task, weights
+        )
+        for theta in (None, 160_000.0, 10_000.0)
+    ]
+    assert graphs[0] == graphs[1] != graphs[2]
 
 
 @pytest.mark.parametrize("name", GOLDENS)

@@ -16,7 +16,7 @@ from .graph_runs import GOLDEN_TOLERANCE, Runner, write_file
 from .variants import VARIANTS, inputs
 
 BRANCHES = {"short": DEFAULT_BRANCHES, "long": Branches(0)}
-BRANCHING = ("gemma3_text", "qwen3")
+BRANCHING = ("gemma3_text", "modernbert", "qwen3")
 TASKS = {
     "ForSequenceClassification": Task.SEQUENCE_CLASSIFICATION,
     "ForTokenClassification": Task.TOKEN_CLASSIFICATION,
@@ -42,7 +42,8 @@ def test_variants_equal_transformers(
     variant = VARIANTS[name]
     if branches == "long" and variant.config["model_type"] not in BRANCHING:
         pytest.skip("this family's graph has no branches")
-    monkeypatch.setattr(grouped_attention, "_BLOCK", 10)  # so that a text has several
+    for rows in ("_NEAR_ROWS", "_FAR_ROWS"):
+        monkeypatch.setattr(grouped_attention, rows, 10)  # so that a text has several
     write_file(tmp_path / "model.safetensors", variant.arrays(), lambda _: "F32")
     task, weights = TASKS[variant.task], read_weights(tmp_path)
     config = variant.full_config()

@@ -147,6 +147,36 @@ def _deberta(config: Mapping[str, object], task: str, labels: int) -> Shapes:
     return shapes | _head(task, hidden, labels, "pooler.dense", "classifier")
 
 
+def _modernbert(config: Mapping[str, object], task: str, labels: int) -> Shapes:
+    prefix, hidden = _prefix(task, "model"), number(config, "hidden_size")
+    inner = number(config, "intermediate_size")
+
+    def part(name: str, outputs: int, inputs: int, bias: str) -> Shapes:
+        both = _linear(name, inputs, outputs) if inputs else _norm(name, outputs)
+        if not config.get(bias):
+            both.popitem()
+        return both
+
+    norm = (hidden, 0, "norm_bias")
+    shapes: Shapes = {
+        f"{prefix}embeddings.tok_embeddings.weight": (number(config, "vocab_size"), hidden)
+    }
+    shapes |= part(f"{prefix}embeddings.norm", *norm) | part(f"{prefix}final_norm", *norm)
+    for layer in range(number(config, "num_hidden_layers")):
+        name = f"{prefix}layers.{layer}"
+        if layer:
+            shapes |= part(f"{name}.attn_norm", *norm)
+        shapes |= part(f"{name}.attn.Wqkv", 3 * hidden, hidden, "attention_bias")
+        shapes |= part(f"{name}.attn.Wo", hidden, hidden, "attention_bias")
+        shapes |= part(f"{name}.mlp_norm", *norm)
+        shapes |= part(f"{name}.mlp.Wi", 2 * inner, hidden, "mlp_bias")
+        shapes |= part(f"{name}.mlp.Wo", hidden, inner, "mlp_bias")
+    if task == "Model":
+        return shapes
+    shapes |= part("head.dense", hidden, hidden, "classifier_bias") | part("head.norm", *norm)
+    return shapes | _linear("classifier", hidden, labels)
+
+
 def _decoder(config: Mapping[str, object], task: str, labels: int) -> Shapes:
     prefix, hidden = _prefix(task, "model"), number(config, "hidden_size")
     depth, inner = number(config, "head_dim"), number(config, "intermediate_size")
@@ -188,6 +218,7 @@ _SHAPES: Final[Mapping[str, Callable[[Mapping[str, object], str, int], Shapes]]]
     "distilbert": _distilbert,
     "electra": _electra,
     "gemma3_text": _decoder,
+    "modernbert": _modernbert,
     "qwen3": _decoder,
     "roberta": _roberta,
     "xlm-roberta": _roberta,
@@ -326,6 +357,30 @@ _GEMMA3: Final[Config] = {
     "sliding_window_pattern": 3,
 }
 
+_MODERNBERT: Final[Config] = {
+    "model_type": "modernbert",
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "hidden_activation": "gelu",
+    "max_position_embeddings": 40,
+    "norm_eps": 1e-5,
+    "local_attention": 8,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 500.0,
+    "local_rope_theta": 100.0,
+    "pad_token_id": PADDING,
+}
+_YARN: Final[Config] = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 10,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+
 VARIANTS: Final = {
     "bert with tanh activation": Variant(
         "BertForTokenClassification", _SMALL | {"model_type": "bert", "hidden_act": "gelu_new"}, 3
@@ -425,4 +480,62 @@ VARIANTS: Final = {
         _GEMMA3 | {"use_bidirectional_attention": True, "sliding_window": 7},
     ),
     "gemma3 causal": Variant("Gemma3TextModel", _GEMMA3),
+    "modernbert with every bias": Variant(
+        "ModernBertForTokenClassification",
+        _MODERNBERT
+        | {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+            "classifier_bias": True,
+            "local_attention": 7,
+        },
+        3,
+    ),
+    "modernbert with other activations": Variant(
+        "ModernBertForSequenceClassification",
+        _MODERNBERT
+        | {
+            "hidden_activation": "silu",
+            "classifier_activation": "relu",
+            "norm_eps": 0.01,
+            "classifier_pooling": "cls",
+        },
+        3,
+    ),
+    "modernbert of listed layers, one logit": Variant(
+        "ModernBertForSequenceClassification",
+        {
+            key: value
+            for key, value in _MODERNBERT.items()
+            if "theta" not in key and key != "global_attn_every_n_layers"
+        }
+        | {
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "num_hidden_layers": 3,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 300.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+            "classifier_pooling": "mean",
+            "norm_bias": True,
+        },
+        1,
+    ),
+    "modernbert of full layers": Variant(
+        "ModernBertModel", _MODERNBERT | {"global_attn_every_n_layers": 1}
+    ),
+    # As transformers 4 wrote and reads it for models of 32,768 tokens: for layers of both kinds.
+    "modernbert with yarn": Variant("ModernBertModel", _MODERNBERT | {"rope_scaling": _YARN}),
+    "modernbert with yarn by layer type": Variant(
+        "ModernBertForTokenClassification",
+        {key: value for key, value in _MODERNBERT.items() if "theta" not in key}
+        | {
+            "rope_parameters": {
+                "full_attention": _YARN | {"rope_theta": 500.0, "attention_factor": 1.3},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+        3,
+    ),
 }
