@@ -35,9 +35,13 @@ try:
     from libsemantic.ffi import bootstrap
     bootstrap.start(ffi, lib)
 except BaseException as error:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:600]
+    import sys
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    remedy = "run make build, or make install, again"
+    if isinstance(error, ImportError):
+        remedy = "the environment is incomplete, " + remedy
     lib.boundary_report_start(
-        f"the Python side cannot start: {reason}; run make build again".encode()
+        f"the Python side cannot start in {sys.prefix}: {reason}; {remedy}".encode()
     )
 """
 

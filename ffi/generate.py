@@ -13,6 +13,10 @@ from pathlib import Path
 
 from pycparser import c_ast, c_generator, c_parser
 
+# As in codecs.py, which needs numpy and cannot be imported to build.
+INIT_FIRST_SIZE = 56
+MAX_STRUCT_SIZE = 1 << 16
+
 # Implemented in ffi/*.c; they work before Python runs and without it.
 PLAIN_C = frozenset(
     {
@@ -221,11 +225,15 @@ def _entry_point(function: Function) -> str:
         ]
     environment = "NULL"
     if function.name == "semantic_init":
-        environment = (
-            "options != NULL && options->struct_size >="
-            " offsetof(semantic_init_options, environment) + sizeof options->environment"
-            " ? options->environment : NULL"
-        )
+        # The start needs the environment, before Python can check the struct.
+        lines += [
+            f"    if (options != NULL && (options->struct_size < {INIT_FIRST_SIZE} ||",
+            f"                            options->struct_size > {MAX_STRUCT_SIZE}))",
+            f"        return boundary_fail({error}, SEMANTIC_INVALID_ARGUMENT,",
+            '                             "semantic_init_options.struct_size is wrong; set it to "',
+            '                             "sizeof(semantic_init_options)");',
+        ]
+        environment = "options != NULL ? options->environment : NULL"
     arguments = ", ".join(
         f"{p.name}.id" if p.type == "semantic_model" and not p.pointers else p.name
         for p in function.parameters

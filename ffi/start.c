@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,12 +25,17 @@
 
 #define EXIT_GRACE_SECONDS 1.5
 #define INTERPRETER_STACK_BYTES (16u << 20)
+/* Address space that a start takes, at most: where less is left, numpy's OpenBLAS, which has a
+ * thread for each of up to 64 processors, ends the process. */
+#define START_MEBIBYTES 288ul
+#define START_MEBIBYTES_PER_PROCESSOR 48ul
 
 enum state { IDLE, STARTING, READY, FAILED, EXITING, FORKED };
 
 static _Atomic int state = IDLE;
 static _Atomic int64_t in_flight;
-static _Thread_local int inside; /* this thread is one of them */
+static _Thread_local int inside;      /* this thread is one of them */
+static _Thread_local int cancellable; /* as it was before the call */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int exit_asked; /* wakes the interpreter thread for its last work */
@@ -41,12 +47,27 @@ static int64_t resident_before;
 int (*boundary_bind_python)(void);
 void (*boundary_cancel_everything)(void);
 
+/* Takes away what is left of a character whose end did not fit. */
+static void cut_at_character(char *text) {
+    size_t length = strlen(text), start = length;
+
+    while (start > 0 && ((unsigned char)text[start - 1] & 0xC0) == 0x80)
+        start--;
+    if (start == 0)
+        return;
+    unsigned char lead = (unsigned char)text[--start];
+    size_t whole = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (length - start < whole)
+        text[start] = '\0';
+}
+
 __attribute__((format(printf, 1, 2))) static int fail(const char *format, ...) {
     va_list arguments;
 
     va_start(arguments, format);
     vsnprintf(failure, sizeof failure, format, arguments);
     va_end(arguments);
+    cut_at_character(failure);
     return -1;
 }
 
@@ -63,6 +84,21 @@ static const char *refusal(const char *folder) {
     if (access(path, X_OK) != 0)
         return "is for another Python version";
     return NULL;
+}
+
+/* Whether a path can stand in a message: UTF-8, as the system's own paths are read, in one line. */
+static int is_plain_path(const char *path) {
+    const unsigned char *at = (const unsigned char *)path;
+
+    while (*at != '\0') {
+        size_t more = *at < 0x80 ? 0 : *at < 0xC2 ? 9 : *at < 0xE0 ? 1 : *at < 0xF0 ? 2 : 3;
+        if (*at < ' ' || *at == 0x7F || *at > 0xF4 || more == 9)
+            return 0;
+        for (at++; more > 0; more--, at++)
+            if ((*at & 0xC0) != 0x80)
+                return 0;
+    }
+    return 1;
 }
 
 static void folder_of_library(char *folder, size_t size) {
@@ -113,6 +149,10 @@ static int find_environment(const char *asked) {
     }
     list[0] = '\0';
     for (int i = 0; i < count; i++) {
+        if (!is_plain_path(tried[i].folder))
+            return fail("the path of the Python environment (%s) is not UTF-8 or has control "
+                        "characters; give another",
+                        tried[i].origin);
         const char *why = refusal(tried[i].folder);
         if (why == NULL) {
             if (realpath(tried[i].folder, environment) == NULL)
@@ -123,6 +163,7 @@ static int find_environment(const char *asked) {
                                tried[i].folder, tried[i].origin, why);
         if (written > 0 && (size_t)written < sizeof list - used)
             used += (size_t)written;
+        cut_at_character(list);
     }
     return fail("no Python %d.%d environment found, tried: %s; set LIBSEMANTIC_PYTHON or the "
                 "environment option to its folder",
@@ -357,17 +398,46 @@ static semantic_status check_environment(const char *asked, semantic_error *erro
         return SEMANTIC_OK;
     snprintf(message, sizeof message,
              "Python already runs in %.400s and cannot move to %.400s; name it in the first call",
-             environment, asked);
+             environment, is_plain_path(asked) ? asked : "a path that is not UTF-8");
+    cut_at_character(message);
     return boundary_fail(error, SEMANTIC_ALREADY_EXISTS, message);
 }
 
-semantic_status boundary_enter(const char *asked, semantic_error *error) {
+/* Asked before anything is changed, so that the next call may try again. */
+static semantic_status require_memory_for_start(semantic_error *error) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned long mebibytes = START_MEBIBYTES;
+    char message[128];
+
+    mebibytes += START_MEBIBYTES_PER_PROCESSOR * (unsigned long)(processors < 1    ? 1
+                                                                 : processors > 64 ? 64
+                                                                                   : processors);
+    void *probe = mmap(NULL, mebibytes << 20, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (probe != MAP_FAILED) {
+        munmap(probe, mebibytes << 20);
+        return SEMANTIC_OK;
+    }
+    snprintf(message, sizeof message,
+             "the system refused %lu MiB of address space to start Python; raise the limit "
+             "(ulimit -v)",
+             mebibytes);
+    return boundary_fail(error, SEMANTIC_OUT_OF_MEMORY, message);
+}
+
+static semantic_status enter(const char *asked, semantic_error *error) {
     int now = atomic_load(&state);
 
     if (now == IDLE || now == STARTING) {
         pthread_mutex_lock(&lock);
-        if (atomic_load(&state) == IDLE)
+        if (atomic_load(&state) == IDLE) {
+            semantic_status status = require_memory_for_start(error);
+            if (status != SEMANTIC_OK) {
+                pthread_mutex_unlock(&lock);
+                return status;
+            }
             start(asked);
+        }
         while ((now = atomic_load(&state)) == STARTING)
             pthread_cond_wait(&changed, &lock);
         pthread_mutex_unlock(&lock);
@@ -389,6 +459,20 @@ semantic_status boundary_enter(const char *asked, semantic_error *error) {
     return SEMANTIC_OK;
 }
 
+/* A thread that were cancelled in here would end the process, or keep its locks for ever: that
+ * waits until the call has ended. */
+semantic_status boundary_enter(const char *asked, semantic_error *error) {
+    int before;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    semantic_status status = enter(asked, error);
+    if (status != SEMANTIC_OK)
+        pthread_setcancelstate(before, NULL);
+    else
+        cancellable = before;
+    return status;
+}
+
 semantic_status boundary_leave(semantic_status status, const void **result, semantic_error *error) {
     int answered = status == SEMANTIC_OK || status == SEMANTIC_PARTIAL;
 
@@ -408,6 +492,7 @@ semantic_status boundary_leave(semantic_status status, const void **result, sema
     }
     if (status == SEMANTIC_OK)
         boundary_set_error(error, SEMANTIC_OK, -1, "", 0);
+    pthread_setcancelstate(cancellable, NULL);
     return status;
 }
 

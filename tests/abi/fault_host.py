@@ -96,7 +96,22 @@ def ask_all(library: Library, switch: Switch) -> Report:
         for name in FUNCTIONS:
             if name not in PLAIN_C:
                 answers[fault].append(ask(library, models, name, switch, happens))
+        require_right_calls(library, models)
     return {"answers": answers, "unfreed": unfreed(library)}
+
+
+def require_right_calls(library: Library, models: Models) -> None:
+    """Classify 1,000 times; label and score are those of the references each time."""
+    arguments = models.arguments("semantic_classify")
+    arguments |= {"texts": library.texts(b"What is the derivative of x squared?"), "n": 1}
+    for _ in range(1000):
+        assert library.call("semantic_classify", arguments) == Status.OK
+        result = arguments["result"][0]
+        assert result.label_index[0] == 0
+        assert abs(result.score[0] - 0.514327) < 1e-4
+        library.lib.semantic_free(result)
+    library.lib.semantic_cleanup(1000, library.ffi.NULL)
+    models.forget()
 
 
 def unfreed(library: Library) -> int:

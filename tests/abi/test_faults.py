@@ -142,7 +142,7 @@ def test_a_start_that_fails_is_answered_by_every_function(
         assert answer["status"] == "INTERPRETER", answer
         assert answer["empty"]
         if answer["message"] is not None:
-            assert answer["message"].startswith("the Python side cannot start: ")
+            assert answer["message"].startswith(f"the Python side cannot start in {sys.prefix}: ")
             assert reason in answer["message"]
     assert errors == ""
 

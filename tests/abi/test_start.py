@@ -1,7 +1,9 @@
 """Before the start, the start, and the end of a process: programs of their own."""
 
+import os
 import re
 import sys
+import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -109,6 +111,69 @@ def test_an_environment_without_our_packages(programs: Programs, tmp_path: Path)
     assert first == second
     assert first.startswith("INTERPRETER ")
     assert str(bare) in first
+
+
+@pytest.mark.parametrize("missing", ["numpy", "onnxruntime", "tokenizers", "libsemantic"])
+def test_an_incomplete_environment_is_named(
+    programs: Programs, tmp_path: Path, missing: str
+) -> None:
+    partial = tmp_path / "partial"
+    packages = partial / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+    packages.mkdir(parents=True)
+    (partial / "bin").mkdir()
+    (partial / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
+    home = Path(sys.base_prefix, "bin")
+    (partial / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    for item in Path(sysconfig.get_path("purelib")).iterdir():
+        if item.name != missing:
+            (packages / item.name).symlink_to(item)
+    answer = run(programs["host"], MODEL, partial, env={})
+    assert answer.returncode == 3
+    first, second = answer.stdout.splitlines()
+    assert first == second
+    assert first.startswith(f"INTERPRETER the Python side cannot start in {partial}: ")
+    assert f"No module named '{missing}" in first
+    assert "the environment is incomplete, run make build, or make install, again" in first
+
+
+@pytest.mark.parametrize("path", ["/two\nlines", b"/caf\xe9", "/a\x7fb"])
+def test_a_path_that_cannot_stand_in_a_message(programs: Programs, path: str | bytes) -> None:
+    answer = run(programs["host"], MODEL, os.fsdecode(path), env={})
+    first, second = answer.stdout.splitlines()
+    assert first == second
+    assert first == (
+        "INTERPRETER the path of the Python environment (init option) is not UTF-8 or has control "
+        "characters; give another"
+    )
+
+
+@pytest.mark.parametrize("padding", range(3))
+def test_a_long_path_is_cut_at_a_character(programs: Programs, padding: int) -> None:
+    answer = run(programs["host"], MODEL, "/" + "x" * padding + "数" * 800, env={})
+    first, second = answer.stdout.splitlines()  # which were read as UTF-8
+    assert first == second
+    assert len(first.encode()) > 600
+
+
+@pytest.mark.parametrize("mebibytes", [60, 140, 220, 300])
+def test_a_start_that_does_not_fit_is_refused(programs: Programs, mebibytes: int) -> None:
+    answer = run("prlimit", f"--as={mebibytes << 20}", programs["host"], MODEL, env={})
+    assert (answer.returncode, answer.stderr) == (3, "")
+    first, second = answer.stdout.splitlines()
+    assert first == second
+    assert re.fullmatch(
+        r"OUT_OF_MEMORY the system refused \d+ MiB of address space to start Python; .*", first
+    )
+
+
+def test_a_wrong_struct_size_starts_nothing(programs: Programs) -> None:
+    answer = run(programs["init_sizes"])
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_callers_that_are_cancelled(programs: Programs) -> None:
+    answer = run(programs["cancelled"], MODEL)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("attempt", range(3))
