@@ -102,6 +102,35 @@ func TestPairsAreClassifiedAsByTheBinding(t *testing.T) {
 	}
 }
 
+func TestTheThresholdSelects(t *testing.T) {
+	adapter := newAdapter(t)
+	handle := load(t, adapter, native.LoadRequest{
+		Path:       variant(t, "bert-seq", map[string]any{"problem_type": "multi_label_classification"}),
+		Capability: topics.Capability(),
+	})
+	given := infer[*native.SequenceClassificationResponse](t, adapter, handle, topics).Rows[0]
+	sorted := slices.Clone(given.Probabilities)
+	slices.Sort(sorted)
+	pairs := native.SequenceClassificationRequest{Texts: topics.Texts, PairTexts: []string{"a"}}
+	for _, request := range []native.SequenceClassificationRequest{topics, pairs} {
+		for _, threshold := range []float32{0, sorted[1], sorted[4], sorted[6] + 1e-3} {
+			request.Threshold = threshold
+			row := infer[*native.SequenceClassificationResponse](t, adapter, handle, request).Rows[0]
+			if threshold == 0 {
+				threshold = 0.5
+			}
+			for i, p := range row.Probabilities {
+				if row.Selected[i] != (p >= threshold) {
+					t.Errorf("from %v on: probability %v, selected is %v", threshold, p, row.Selected[i])
+				}
+			}
+		}
+	}
+	if sorted[0] >= 0.5 || sorted[6] < 0.5 || sorted[1] == sorted[4] {
+		t.Errorf("the probabilities %v tell thresholds not apart", sorted)
+	}
+}
+
 func TestTokenClassificationParity(t *testing.T) {
 	adapter, reference := newAdapter(t), readGolden[[][]float32](t, "bert-token")
 	handle, model := bound(t, adapter, "bert-token", native.CapabilityTokenClassification)
