@@ -38,7 +38,7 @@ func TestWhatAnArtifactIsTakenFor(t *testing.T) {
 		{"DeBERTa-v2", "deberta-v2", silent, nil},
 		{"mmBERT", "modernbert", large, nil},
 		{"mmBERT", "modernbert", `{"vocab_size": 256000, "device": 7}`, nil},
-		{"mmBERT", "modernbert", small, []string{`"mmBERT"`, "ModernBERT", "200000", "199999"}},
+		{"mmBERT", "modernbert", small, []string{"mmBERT", "ModernBERT", "200000", "199999"}},
 		{"mmBERT", "modernbert", silent, []string{"200000", "does not state"}},
 		{"mmBERT", "modernbert", `{"vocab_size": "200000"}`, []string{"200000", "does not state"}},
 		{"mmBERT", "modernbert", "no JSON", []string{"200000", "does not state"}},
