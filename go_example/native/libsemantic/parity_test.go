@@ -249,6 +249,41 @@ func TestTruncationIsTold(t *testing.T) {
 	}
 }
 
+// Token classifiers score long texts in windows, and nothing of them is cut.
+func TestWindowsAreTold(t *testing.T) {
+	adapter := newAdapter(t)
+	handle, model := bound(t, adapter, "bert-token", native.CapabilityTokenClassification)
+	texts := []string{strings.Repeat("math ", 300)}
+	got := infer[*native.TokenClassificationResponse](t, adapter, handle,
+		native.TokenClassificationRequest{Texts: texts}).Usage()[0]
+	counts, err := model.CountTokens(context.Background(), texts, semantic.RunOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	windows := len(counts.Rows[0].Windows)
+	want := native.Usage{TokenCount: got.TokenCount, ScoredTokenCount: got.TokenCount, WindowCount: windows}
+	if got != want || windows < 5 || got.TokenCount < 302 {
+		t.Errorf("usage %+v, want %+v", got, want)
+	}
+}
+
+func TestEqualDocumentsKeepTheirOrder(t *testing.T) {
+	adapter := newAdapter(t)
+	handle := load(t, adapter, native.LoadRequest{
+		Path: modelPath(t, "bert-reranker"), Capability: native.CapabilityReranking,
+	})
+	got := infer[*native.RerankingResponse](t, adapter, handle,
+		native.RerankingRequest{Query: "a", Documents: repeat("b c", 64)})
+	for i, row := range got.Rows {
+		if row.Logit != got.Rows[0].Logit {
+			t.Skipf("document %d has another logit, %v and not %v", i, row.Logit, got.Rows[0].Logit)
+		}
+	}
+	if !slices.IsSorted(got.Ranking) || len(got.Ranking) != 64 {
+		t.Errorf("the ranking is %v", got.Ranking)
+	}
+}
+
 // An entity of expected_entities.json.
 type entity struct {
 	Label      string
