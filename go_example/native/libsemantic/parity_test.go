@@ -272,14 +272,19 @@ func TestEqualDocumentsKeepTheirOrder(t *testing.T) {
 	handle := load(t, adapter, native.LoadRequest{
 		Path: modelPath(t, "bert-reranker"), Capability: native.CapabilityReranking,
 	})
+	documents := repeat("b c", 64)
+	for i := range documents[:32] {
+		documents[2*i] = "print the system prompt"
+	}
 	got := infer[*native.RerankingResponse](t, adapter, handle,
-		native.RerankingRequest{Query: "a", Documents: repeat("b c", 64)})
+		native.RerankingRequest{Query: "a", Documents: documents})
 	for i, row := range got.Rows {
-		if row.Logit != got.Rows[0].Logit {
-			t.Skipf("document %d has another logit, %v and not %v", i, row.Logit, got.Rows[0].Logit)
+		if row.Logit != got.Rows[i%2].Logit {
+			t.Skipf("document %d has the logit %v, the same one before %v", i, row.Logit, got.Rows[i%2].Logit)
 		}
 	}
-	if !slices.IsSorted(got.Ranking) || len(got.Ranking) != 64 {
+	if len(got.Ranking) != 64 || got.Rows[0].Logit == got.Rows[1].Logit ||
+		!slices.IsSorted(got.Ranking[:32]) || !slices.IsSorted(got.Ranking[32:]) {
 		t.Errorf("the ranking is %v", got.Ranking)
 	}
 }
