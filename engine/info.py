@@ -22,11 +22,16 @@ def describe(
     max_tokens: int,
     position_limit: int,
     max_text_bytes: int,
+    vocab_size: int,
     dimension: int,
     layers: tuple[int, ...],
     grown_bytes: int,
 ) -> ModelInfo:
-    """Join what the folder says with what loading it showed; dimensions 0 for classifiers."""
+    """Join what the folder says with what loading it showed.
+
+    ``vocab_size`` is the rows of the embedding table, 0 where nothing tells; ``dimension`` is 0
+    for classifiers.
+    """
     embeds = spec.task is Task.EMBEDDING
     warnings = spec.warnings
     if spec.layers and not layers:
@@ -59,10 +64,10 @@ def describe(
         warnings=warnings,
         json="",
     )
-    return replace(info, json=_as_json(info, spec, device))
+    return replace(info, json=_as_json(info, spec, device, vocab_size))
 
 
-def _as_json(info: ModelInfo, spec: ModelSpec, device: str) -> str:
+def _as_json(info: ModelInfo, spec: ModelSpec, device: str, vocab_size: int) -> str:
     return json.dumps(
         {
             "name": info.name,
@@ -80,7 +85,7 @@ def _as_json(info: ModelInfo, spec: ModelSpec, device: str) -> str:
             "max_tokens": info.max_tokens,
             "position_limit": info.position_limit,
             "max_text_bytes": info.max_text_bytes,
-            "vocab_size": spec.config.get("vocab_size"),
+            "vocab_size": vocab_size or None,
             "dimension": info.dimension,
             "dimensions": info.dimensions.tolist(),
             "layers": info.layers.tolist(),

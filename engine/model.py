@@ -169,6 +169,7 @@ def load_model(
         max_tokens=max_tokens,
         position_limit=position_limit,
         max_text_bytes=options.max_text_bytes or DEFAULT_MAX_TEXT_BYTES,
+        vocab_size=opened.vocab_size,
         dimension=dimension,
         layers=_layers(spec, opened),
         grown_bytes=max(0, resident_bytes() - before),

@@ -16,7 +16,8 @@ type BackendAdapter interface {
 	Capabilities() CapabilitySet
 
 	// LoadModel loads a model, or returns an error and leaves nothing loaded. A
-	// request that contradicts the artifact is ErrMismatch.
+	// request that contradicts the artifact is ErrMismatch. Only a loaded model can be
+	// compared, so one that is about to be refused may show in Info for a moment.
 	LoadModel(ctx context.Context, request LoadRequest) (ModelHandle, error)
 
 	// UnloadModel refuses new calls, waits for those in flight and frees the model.
@@ -26,7 +27,9 @@ type BackendAdapter interface {
 
 	// Inference answers one request. The request must be of the type that belongs
 	// to the capability that the model was loaded for, else it is ErrRequestType.
-	// When some inputs failed, the response comes together with ErrPartial.
+	// When some inputs failed, the response comes together with ErrPartial. Where the
+	// backend has replaced the model and the new one contradicts the request that the
+	// handle was loaded with, it is ErrMismatch.
 	Inference(ctx context.Context, handle ModelHandle, request InferenceRequest) (InferenceResponse, error)
 
 	// Info describes the models that the backend holds at this moment.
@@ -50,13 +53,17 @@ const (
 	FeatureMultiLabel      = "multi_label"      // labels do not exclude each other
 )
 
-// A CapabilitySet is what an adapter can do: every capability, family and format in
-// it has been seen to load and answer.
+// A CapabilitySet is what an adapter can do. A family is in it if artifacts of it load
+// from some format, a format if it loads for some family.
 type CapabilitySet struct {
 	Capabilities       []Capability     `json:"capabilities"`
 	SupportedFamilies  []Family         `json:"supported_families"`
 	SupportedArtifacts []ArtifactFormat `json:"supported_artifacts"`
-	Features           map[string]bool  `json:"features"`
+
+	// ArtifactsByFamily are the formats that each supported family loads from.
+	ArtifactsByFamily map[Family][]ArtifactFormat `json:"artifacts_by_family"`
+
+	Features map[string]bool `json:"features"`
 }
 
 // Has reports whether the capability is advertised.
@@ -81,10 +88,11 @@ type LoadRequest struct {
 	Provider ProviderPolicy
 	Batching BatchingHints
 
-	// TargetDimension and TargetLayer are those of embeddings whose request names
-	// none. 0: the full dimension, the last layer.
-	TargetDimension int
-	TargetLayer     int
+	// TargetDimensions and TargetLayers are those that embeddings will be asked for;
+	// the artifact must have each of them. Requests that name none get the first. nil:
+	// the full dimension, the last layer.
+	TargetDimensions []int
+	TargetLayers     []int
 
 	// Labels is the label of each output of the head that the router counts on. It
 	// must be the whole table of the artifact.
@@ -115,8 +123,8 @@ type ModelInfo struct {
 	Backend           Backend        `json:"backend"`
 	Version           string         `json:"version"` // of the backend
 	Name              string         `json:"name"`
-	Path              string         `json:"path"` // resolved folder
-	IsLoaded          bool           `json:"is_loaded"`
+	Path              string         `json:"path"`         // resolved folder
+	IsLoaded          bool           `json:"is_loaded"`    // false while it is loading or stopping
 	Capabilities      []Capability   `json:"capabilities"` // that the artifact can serve
 	Family            Family         `json:"family"`       // what the artifact says
 	Format            ArtifactFormat `json:"format"`
@@ -126,9 +134,9 @@ type ModelInfo struct {
 	MaxSequenceLength int            `json:"max_sequence_length"` // tokens; longer inputs are cut or windowed
 	DefaultDimension  int            `json:"default_dimension"`   // of a full embedding; 0: gives none
 
-	// RequestedDimensions and RequestedLayers are those that were asked for when the
-	// model was loaded, where the backend keeps them beside the model. nil: it keeps
-	// none, and every request may name its own.
+	// RequestedDimensions and RequestedLayers are those that the model was loaded for,
+	// where the backend itself keeps them beside the model. nil: it does not; an adapter
+	// must not fill them in from a LoadRequest.
 	RequestedDimensions []int `json:"requested_dimensions"`
 	RequestedLayers     []int `json:"requested_layers"`
 
@@ -137,7 +145,8 @@ type ModelInfo struct {
 	RuntimeLayers     []int `json:"runtime_layers"` // nil: only the last, which has no number
 
 	Features map[string]bool `json:"features"`
-	// UnsupportedReasons says for capabilities of the backend and for features why
-	// this model lacks them.
+	// UnsupportedReasons says why the model lacks what it lacks: for each capability
+	// of the backend that is not in Capabilities and each feature that is false in
+	// Features.
 	UnsupportedReasons map[string]string `json:"unsupported_reasons"`
 }

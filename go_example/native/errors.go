@@ -17,7 +17,7 @@ var (
 	ErrNilHandle     = errors.New("the handle is nil")
 	ErrForeignHandle = errors.New("the handle is another adapter's")
 	ErrClosed        = errors.New("the model or the backend is closed")
-	ErrNotReady      = errors.New("the model is loading or stopping")
+	ErrNotReady      = errors.New("the model is loading, stopping or being replaced")
 	ErrNotFound      = errors.New("a file, model or prompt is not there")
 	ErrAlreadyExists = errors.New("the name is taken")
 	ErrBadArtifact   = errors.New("the artifact is damaged or contradicts itself")

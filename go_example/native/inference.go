@@ -24,8 +24,8 @@ type Usage struct {
 // An EmbeddingRequest asks for a vector of each text.
 type EmbeddingRequest struct {
 	Texts      []string
-	Dimension  int    // one of ModelInfo.RuntimeDimensions; 0: LoadRequest.TargetDimension
-	Layer      int    // one of ModelInfo.RuntimeLayers; 0: LoadRequest.TargetLayer
+	Dimension  int    // one of ModelInfo.RuntimeDimensions; 0: the first of LoadRequest.TargetDimensions
+	Layer      int    // one of ModelInfo.RuntimeLayers; 0: the first of LoadRequest.TargetLayers
 	PromptName string // of the artifact; "": its default
 	NoPrompt   bool   // not even the default one
 }
@@ -63,7 +63,8 @@ func (SequenceClassificationRequest) Capability() Capability {
 	return CapabilitySequenceClassification
 }
 
-// A SequenceClassificationResponse answers a SequenceClassificationRequest.
+// A SequenceClassificationResponse answers a SequenceClassificationRequest or a
+// ModalityRoutingRequest.
 type SequenceClassificationResponse struct {
 	Labels     []string
 	MultiLabel bool // the probabilities do not sum to 1
@@ -87,6 +88,16 @@ type SequenceClassificationRow struct {
 func (r *SequenceClassificationResponse) Usage() []Usage {
 	return usageOf(r.Rows, func(row SequenceClassificationRow) Usage { return row.Usage })
 }
+
+// A ModalityRoutingRequest asks which kind of model should answer each text: a language
+// model (label AR), an image generator (DIFFUSION), or BOTH. Its response is a
+// SequenceClassificationResponse.
+type ModalityRoutingRequest struct {
+	Texts []string
+}
+
+// Capability implements InferenceRequest.
+func (ModalityRoutingRequest) Capability() Capability { return CapabilityModalityRouting }
 
 // A TokenClassificationRequest asks for the entities in each text, or in each text
 // given a context, as hallucination detection does.

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -65,16 +66,30 @@ func (r *AdapterRegistry) List() []Backend {
 	return names
 }
 
-// Close closes the adapters that can be closed, which frees their models. They stay
-// registered, and their calls are ErrClosed.
-func (r *AdapterRegistry) Close() error {
+// Close is Shutdown without a limit.
+func (r *AdapterRegistry) Close() error { return r.Shutdown(context.Background()) }
+
+// Shutdown shuts down the adapters that have a method Shutdown(context.Context) error,
+// and closes those that only have Close, which frees their models. They stay registered,
+// and their calls are ErrClosed. When ctx ends first, calling it again goes on waiting;
+// a Close is waited for however long it takes.
+func (r *AdapterRegistry) Shutdown(ctx context.Context) error {
+	if ctx == nil {
+		return fmt.Errorf("native: shut down: %w: the context is nil; pass context.Background()",
+			ErrInvalidRequest)
+	}
 	var errs []error
 	for _, name := range r.List() {
 		adapter, err := r.Get(name)
 		if err != nil {
 			errs = append(errs, err)
-		} else if closer, ok := adapter.(io.Closer); ok {
-			errs = append(errs, closer.Close())
+			continue
+		}
+		switch a := adapter.(type) {
+		case interface{ Shutdown(context.Context) error }:
+			errs = append(errs, a.Shutdown(ctx))
+		case io.Closer:
+			errs = append(errs, a.Close())
 		}
 	}
 	return errors.Join(errs...)

@@ -183,6 +183,41 @@ func TestCloseClosesWhatCanBeClosed(t *testing.T) {
 	}
 }
 
+// shutting has both ways to end.
+type shutting struct {
+	closing
+	ctx context.Context
+}
+
+func (s *shutting) Shutdown(ctx context.Context) error {
+	s.ctx = ctx
+	return ctx.Err()
+}
+
+func TestShutdownHandsTheContextOn(t *testing.T) {
+	bounded := &shutting{closing: closing{idle: idle{name: "a"}}}
+	closes := &closing{idle: idle{name: "b"}}
+	var registry native.AdapterRegistry
+	for _, adapter := range []native.BackendAdapter{bounded, closes} {
+		if err := registry.Register(adapter); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var none context.Context
+	if err := registry.Shutdown(none); !errors.Is(err, native.ErrInvalidRequest) || closes.closed != 0 {
+		t.Errorf("without a context: %v, closed %d times", err, closes.closed)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := registry.Shutdown(ctx)
+	if !errors.Is(err, context.Canceled) || bounded.ctx != ctx || bounded.closed != 0 || closes.closed != 1 {
+		t.Errorf("got %v, %+v and %+v", err, bounded, closes)
+	}
+	if err := registry.Close(); err != nil || bounded.ctx.Err() != nil || closes.closed != 2 {
+		t.Errorf("got %v, %+v and %+v", err, bounded, closes)
+	}
+}
+
 func TestAnErrorIsItsKindAndWhatHappened(t *testing.T) {
 	cause := errors.New("the disk is full")
 	var err error = &native.Error{

@@ -80,6 +80,9 @@ func newError(status Status, format string, args ...any) *Error {
 
 // contextError returns nil while ctx is alive.
 func contextError(ctx context.Context) error {
+	if ctx == nil {
+		return newError(ErrInvalidArgument, "the context is nil; pass context.Background()")
+	}
 	switch err := ctx.Err(); {
 	case err == nil:
 		return nil

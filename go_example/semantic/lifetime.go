@@ -57,8 +57,11 @@ func (l *lifetime) close() {
 
 // end closes the lifetime and calls release until it succeeds, which it does once
 // only. When ctx ends first, release is tried without waiting and the error says
-// that calls are still in flight; a later end goes on.
+// that calls are still in flight; a later end goes on. A nil ctx closes nothing.
 func (l *lifetime) end(ctx context.Context, release func(timeoutMS int64) error) error {
+	if ctx == nil {
+		return contextError(ctx)
+	}
 	l.close()
 	select {
 	case l.turn <- struct{}{}:

@@ -143,6 +143,9 @@ type callLimits struct {
 func run[Result any](
 	ctx context.Context, m *Model, options RunOptions, call func(callLimits) (*Result, error),
 ) (*Result, error) {
+	if ctx == nil {
+		return nil, contextError(ctx)
+	}
 	if err := m.enter(); err != nil {
 		return nil, err
 	}

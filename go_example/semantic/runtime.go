@@ -131,13 +131,23 @@ func (r *Runtime) forget(id uint64) {
 	delete(r.models, id)
 }
 
-// Models lists all models that are loading, ready or stopping, oldest first.
+// Models lists all models that are loading, ready or stopping, oldest first. It works
+// until Close has ended, so that it shows what Close waits for.
 func (r *Runtime) Models() ([]ModelEntry, error) {
-	if !r.enter() {
+	if r.opened != stops.Load() {
 		return nil, closedError("runtime")
 	}
-	defer r.life.leave()
 	return nativeModels()
+}
+
+// InfoOf describes the model with an ID of Models. It works until the model is gone:
+// also while Model.Close, which refuses calls at once, waits for those in flight. A
+// model that the library does not call ready is ErrNotReady.
+func (r *Runtime) InfoOf(id uint64) (*Info, error) {
+	if r.opened != stops.Load() {
+		return nil, closedError("runtime")
+	}
+	return nativeInfo(id)
 }
 
 // Stats returns the counters of the runtime. It works after Close too.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -655,6 +656,102 @@ func TestShutdownGivesUpAndGoesOn(t *testing.T) {
 }
 
 // ---- Statistics -------------------------------------------------------------
+
+// What Close waits for can be listed and described.
+func TestModelsThatAreClosingAreThere(t *testing.T) {
+	rt := open(t, Options{})
+	second := open(t, Options{})
+	model := load(t, rt, "bert-seq", LoadOptions{})
+	answered := make(chan error, 1)
+	go func() {
+		_, err := model.Classify(context.Background(), slowTexts(), RunOptions{})
+		answered <- err
+	}()
+	waitUntilInFlight(t, rt, model)
+	for _, shutdown := range []func(context.Context) error{model.Shutdown, rt.Shutdown} {
+		ended := make(chan error)
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { ended <- shutdown(ctx) }()
+		time.Sleep(20 * time.Millisecond)
+		for _, r := range []*Runtime{rt, second} {
+			models, err := r.Models()
+			if err != nil || len(models) != 1 || models[0].ID != model.ID() || len(answered) > 0 {
+				t.Fatalf("got %+v, %v", models, err)
+			}
+			info, err := r.InfoOf(model.ID())
+			if models[0].State == StateReady && (err != nil || info.Name != "bert-seq" || info.MaxTokens != 64) {
+				t.Errorf("got %+v, %v", info, err)
+			} else if models[0].State != StateReady {
+				wantStatus(t, err, ErrNotReady)
+			}
+		}
+		cancel()
+		wantStatus(t, <-ended, ErrCancelled)
+	}
+	if len(second.models) != 0 {
+		t.Errorf("listing and describing keeps %d models", len(second.models))
+	}
+	if err := errors.Join(rt.Close(), <-answered); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*Runtime{rt, second} {
+		_, err := r.Models()
+		wantStatus(t, err, ErrClosed)
+		_, err = r.InfoOf(model.ID())
+		wantStatus(t, err, ErrClosed)
+	}
+}
+
+func TestInfoOf(t *testing.T) {
+	rt := open(t, Options{})
+	model := load(t, rt, "bert-seq", LoadOptions{})
+	want, err := model.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := rt.InfoOf(model.ID()); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if err := model.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = rt.InfoOf(model.ID())
+	wantStatus(t, err, ErrClosed)
+	_, err = rt.InfoOf(1 << 60)
+	wantStatus(t, err, ErrNotFound)
+}
+
+// A nil context is refused before anything is done.
+func TestANilContextIsRefused(t *testing.T) {
+	var none context.Context
+	rt := open(t, Options{})
+	model := load(t, rt, "bert-seq", LoadOptions{})
+	for name, call := range map[string]func() error{
+		"Open": func() error { _, err := Open(none, Options{}); return err },
+		"Load": func() error {
+			_, err := rt.Load(none, modelPath(t, "bert-seq"), LoadOptions{Name: "second"})
+			return err
+		},
+		"Classify": func() error { _, err := model.Classify(none, []string{"a"}, RunOptions{}); return err },
+		"with a key": func() error {
+			_, err := model.Classify(none, []string{"a"}, RunOptions{CancelKey: 7})
+			return err
+		},
+		"model.Shutdown":   func() error { return model.Shutdown(none) },
+		"runtime.Shutdown": func() error { return rt.Shutdown(none) },
+	} {
+		err := call()
+		if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), "context is nil") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if models, err := rt.Models(); err != nil || len(models) != 1 {
+		t.Errorf("got %+v, %v", models, err)
+	}
+	if _, err := model.Classify(context.Background(), []string{"a"}, RunOptions{}); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestStatsCountRows(t *testing.T) {
 	rt := open(t, Options{})

@@ -528,6 +528,44 @@ def test_safetensors_come_before_a_ready_file(registry: Registry, copy_golden: C
     assert registry.info(registry.load(str(folder))).source == "safetensors"
 
 
+@pytest.mark.parametrize(
+    ("seen", "said", "stated"),
+    [
+        (True, 664, 664),
+        (True, 250_000, 664),
+        (True, "many", 664),
+        (True, None, 664),
+        (False, 250_000, 250_000),  # of an unseen table only the configuration tells
+        (False, "many", None),
+        (False, 700.5, None),
+        (False, None, None),
+    ],
+)
+def test_the_vocabulary_is_that_of_the_table(
+    registry: Registry,
+    copy_golden: CopyGolden,
+    seen: bool,
+    said: object,
+    stated: int | None,
+) -> None:
+    model = inlined("bert-seq")
+    if not seen:  # the ids go through arithmetic, so that their table is not known for it
+        for node in model.graph.node:
+            node.input[:] = ["ids" if name == "input_ids" else name for name in node.input]
+        model.graph.initializer.append(helper.make_tensor("nothing", TensorProto.INT64, [], [0]))
+        model.graph.node.insert(0, helper.make_node("Add", ["input_ids", "nothing"], ["ids"]))
+    folder = folder_for(copy_golden, "bert-seq", {"config.json": {"vocab_size": said}})
+    save(model, folder / "model.onnx")
+    info = json.loads(registry.info(registry.load(str(folder))).json)
+    assert info["vocab_size"] == stated
+    assert info["device"] == "cpu"
+
+
+def test_weights_state_their_vocabulary(registry: Registry) -> None:
+    info = json.loads(registry.info(registry.load(str(GOLDEN / "bert-token"))).json)
+    assert info["vocab_size"] == 718
+
+
 def test_another_family_runs_from_a_ready_file(registry: Registry, copy_golden: CopyGolden) -> None:
     folder = folder_for(copy_golden, "bert-seq", {"config.json": {"model_type": "perceiver"}})
     save(inlined("bert-seq"), folder / "model.onnx")

@@ -35,7 +35,7 @@ func TestTheProgramAsksABackend(t *testing.T) {
 		t.Errorf("said %q, %v, want %q", output, err, want)
 	}
 	output, err = run(filepath.Join(models, "bert-token"), "a")
-	if err == nil || !strings.Contains(output, "cannot do sequence_classification") {
+	if err == nil || !strings.Contains(output, "sequence_classification: needs a model for sequence classification") {
 		t.Errorf("said %q, %v", output, err)
 	}
 	if output, err = run(); err == nil || !strings.Contains(output, "usage: router") {

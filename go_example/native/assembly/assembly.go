@@ -21,7 +21,11 @@ type Config struct {
 // of them once. It fails closed: when one cannot start, there is no registry. Built
 // with CGO_ENABLED=0 there is no backend, and the error is native.ErrUnsupported.
 //
-// Close the registry to free the models.
+// Every registry has adapters of its own, but the libsemantic ones share the one runtime
+// of the process: each shows the models of all, other options while it runs are
+// native.ErrAlreadyExists, and closing one registry frees the models of all.
+//
+// Close the registry to free the models, or Shutdown to bound the wait.
 func Assemble(ctx context.Context, config Config) (*native.AdapterRegistry, error) {
 	adapter, err := libsemantic.New(ctx, config.Libsemantic)
 	if err != nil {

@@ -3,13 +3,15 @@
 //
 // The library's registry is the only store of models: the adapter asks it whenever it
 // says what is there, and keeps nothing but the runtime. What a handle was loaded for
-// lies in the handle.
+// lies in the handle, so that its answers keep their promise when the model is replaced.
 package libsemantic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -40,34 +42,52 @@ func New(ctx context.Context, options semantic.Options) (*Adapter, error) {
 
 // Close waits for the calls in flight, unloads every model and stops the runtime. Later
 // calls of this adapter are native.ErrClosed. Closing again does nothing.
-func (a *Adapter) Close() error { return wrap(a.runtime.Close()) }
+func (a *Adapter) Close() error { return a.Shutdown(context.Background()) }
+
+// Shutdown is Close, but it waits only until ctx ends. New calls stay refused then, and
+// calling it again goes on waiting.
+func (a *Adapter) Shutdown(ctx context.Context) error { return wrap(a.runtime.Shutdown(ctx)) }
 
 // Name implements native.BackendAdapter.
 func (a *Adapter) Name() native.Backend { return native.BackendLibsemantic }
 
 // A handle is a loaded model and what it was loaded for.
 type handle struct {
-	adapter    *Adapter
-	model      *semantic.Model
-	capability native.Capability
-	dimension  int // of embeddings, unless a request names another
-	layer      int
-	unloaded   atomic.Bool
+	adapter  *Adapter
+	model    *semantic.Model
+	request  native.LoadRequest // a copy
+	accepted atomic.Uint64      // the newest generation of the model that fits the request
+	unloaded atomic.Bool
 }
 
 func (h *handle) ID() string { return modelID(h.model.ID()) }
 
 func modelID(id uint64) string { return fmt.Sprintf("%s:%d", native.BackendLibsemantic, id) }
 
-// LoadModel implements native.BackendAdapter. The library looks at ctx between the
-// steps of a load; one that ends too late is undone.
+// LoadModel implements native.BackendAdapter. The deadline of ctx ends a load in the
+// library. A cancelled one goes on to its end there and is undone then.
 func (a *Adapter) LoadModel(
 	ctx context.Context, request native.LoadRequest,
 ) (native.ModelHandle, error) {
 	if err := servable(request); err != nil {
 		return nil, err
 	}
-	model, err := a.runtime.Load(ctx, request.Path, semantic.LoadOptions{
+	model, err := a.load(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	h := &handle{adapter: a, model: model, request: copied(request)}
+	if err := h.accept(ctx); err != nil {
+		return nil, undo(model, err)
+	}
+	return h, nil
+}
+
+// load loads the model for the task of the capability. The library's refusals do not
+// tell whether the artifact is one for another task. To know, it is loaded as what it
+// is and given back.
+func (a *Adapter) load(ctx context.Context, request native.LoadRequest) (*semantic.Model, error) {
+	options := semantic.LoadOptions{
 		Name:           request.Model,
 		Task:           services[request.Capability].task,
 		Device:         string(request.Device),
@@ -75,35 +95,80 @@ func (a *Adapter) LoadModel(
 		MaxBatchTokens: request.Batching.MaxTokens,
 		QueueRows:      request.Batching.QueueRows,
 		QueueTokens:    request.Batching.QueueTokens,
-	})
+	}
+	model, err := a.runtime.Load(ctx, request.Path, options)
+	if err == nil {
+		return model, nil
+	}
+	refusal := wrap(err)
+	if !errors.Is(err, semantic.ErrUnsupported) && !errors.Is(err, semantic.ErrBadArtifact) {
+		return nil, refusal
+	}
+	options.Task = semantic.TaskAuto
+	model, err = a.runtime.Load(ctx, request.Path, options)
 	if err != nil {
-		return nil, wrap(err)
+		return nil, refusal
 	}
-	if err := accept(ctx, model, request); err != nil {
-		if closed := model.Close(); closed != nil {
-			return nil, newError(native.ErrInternal, "%v; the model stays loaded: %v", err, closed)
+	if info, err := model.Info(); err == nil {
+		if reason := unfit(request.Capability, info); reason != "" {
+			refusal = mismatch(info, "%s: %s", request.Capability, reason)
 		}
-		return nil, err
 	}
-	return &handle{
-		adapter:    a,
-		model:      model,
-		capability: request.Capability,
-		dimension:  request.TargetDimension,
-		layer:      request.TargetLayer,
-	}, nil
+	return nil, undo(model, refusal)
+}
+
+// undo unloads a model that was refused and returns why.
+func undo(model *semantic.Model, refusal error) error {
+	if err := model.Close(); err != nil {
+		return newError(native.ErrInternal, "%v; the model stays loaded: %v", refusal, err)
+	}
+	return refusal
+}
+
+// copied keeps the request as it was when the model was loaded.
+func copied(request native.LoadRequest) native.LoadRequest {
+	request.TargetDimensions = slices.Clone(request.TargetDimensions)
+	request.TargetLayers = slices.Clone(request.TargetLayers)
+	request.Labels = maps.Clone(request.Labels)
+	return request
 }
 
 // accept compares a model that was just loaded with the request.
-func accept(ctx context.Context, model *semantic.Model, request native.LoadRequest) error {
+func (h *handle) accept(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return newError(err, "%s was loaded after the context had ended: %w", request.Path, err)
+		return newError(err, "%q was loaded after the context had ended: %w", h.request.Path, err)
 	}
-	info, err := model.Info()
+	return h.compare(0)
+}
+
+// fits says whether the request of the handle holds for the model of a generation.
+// Models are replaced under their handles, so that answers may come from one that was
+// never compared.
+func (h *handle) fits(generation, acceptedBefore uint64) error {
+	if generation == acceptedBefore || generation == h.accepted.Load() {
+		return nil
+	}
+	return h.compare(generation)
+}
+
+// compare compares the model that is there now with the request. It must be of the
+// generation, unless that is 0.
+func (h *handle) compare(generation uint64) error {
+	info, err := h.adapter.runtime.InfoOf(h.model.ID())
 	if err != nil {
 		return wrap(err)
 	}
-	return check(request, info)
+	if generation != 0 && generation != info.Generation {
+		return newError(native.ErrNotReady,
+			"the model %s was replaced again while it answered; ask again", h.ID())
+	}
+	if err := check(h.request, info); err != nil {
+		return err
+	}
+	for old := h.accepted.Load(); old < info.Generation; old = h.accepted.Load() {
+		h.accepted.CompareAndSwap(old, info.Generation)
+	}
+	return nil
 }
 
 // UnloadModel implements native.BackendAdapter.
@@ -113,21 +178,34 @@ func (a *Adapter) UnloadModel(ctx context.Context, modelHandle native.ModelHandl
 		return err
 	}
 	// The binding's Shutdown is silent about a model that somebody else has freed.
-	models, err := a.runtime.Models()
+	there, err := a.holds(h.model.ID())
 	if err != nil {
-		return wrap(err)
+		return err
 	}
-	isThere := func(m semantic.ModelEntry) bool { return m.ID == h.model.ID() }
-	if !slices.ContainsFunc(models, isThere) {
+	if !there {
 		return alreadyUnloaded(h)
 	}
 	if err := h.model.Shutdown(ctx); err != nil {
 		return wrap(err)
 	}
+	// And about one that the closing runtime has yet to free.
+	if there, err := a.holds(h.model.ID()); err == nil && there {
+		return newError(native.ErrClosed,
+			"the adapter is closing and frees the model %s once its calls are done", h.ID())
+	}
 	if !h.unloaded.CompareAndSwap(false, true) {
 		return alreadyUnloaded(h) // another call was first
 	}
 	return nil
+}
+
+// holds asks the library whether a model is in its registry.
+func (a *Adapter) holds(id uint64) (bool, error) {
+	models, err := a.runtime.Models()
+	if err != nil {
+		return false, wrap(err)
+	}
+	return slices.ContainsFunc(models, func(m semantic.ModelEntry) bool { return m.ID == id }), nil
 }
 
 func alreadyUnloaded(h *handle) error {
@@ -142,7 +220,21 @@ func (a *Adapter) Inference(
 	if err != nil {
 		return nil, err
 	}
-	return services[h.capability].infer(ctx, h, request)
+	accepted := h.accepted.Load()
+	response, generation, err := services[h.request.Capability].infer(ctx, h, request)
+	if response == nil {
+		// A target dimension that a replaced model lacks is not the request's fault.
+		if errors.Is(err, native.ErrInvalidRequest) {
+			if changed := h.compare(0); errors.Is(changed, native.ErrMismatch) {
+				return nil, changed
+			}
+		}
+		return nil, err
+	}
+	if changed := h.fits(generation, accepted); changed != nil {
+		return nil, changed
+	}
+	return response, err
 }
 
 // own returns the handle if this adapter made it.
@@ -165,7 +257,8 @@ func (a *Adapter) own(modelHandle native.ModelHandle) (*handle, error) {
 }
 
 // Info implements native.BackendAdapter: the models in the library's registry, oldest
-// first. A closed adapter has none.
+// first, those too that other users of the library have loaded. A closed adapter has
+// none.
 func (a *Adapter) Info() []native.ModelInfo {
 	models, err := a.runtime.Models()
 	if err != nil {
@@ -184,31 +277,14 @@ func (a *Adapter) Info() []native.ModelInfo {
 func (a *Adapter) describe(entry semantic.ModelEntry) (native.ModelInfo, bool) {
 	reason := "the model is " + entry.State.String()
 	if entry.State == semantic.StateReady {
-		info, err := a.infoOf(entry)
+		info, err := a.runtime.InfoOf(entry.ID)
 		if err == nil {
 			return modelInfo(entry.ID, info), true
 		}
-		if isGone(err) {
+		if there, _ := a.holds(entry.ID); !there {
 			return native.ModelInfo{}, false
 		}
 		reason = err.Error()
 	}
-	return native.ModelInfo{
-		ID:                 modelID(entry.ID),
-		Backend:            native.BackendLibsemantic,
-		Version:            semantic.Version(),
-		Name:               entry.Name,
-		UnsupportedReasons: map[string]string{"inference": reason},
-	}, true
-}
-
-func (a *Adapter) infoOf(entry semantic.ModelEntry) (*semantic.Info, error) {
-	model, err := a.runtime.Find(entry.Name)
-	if err != nil {
-		return nil, err
-	}
-	if model.ID() != entry.ID {
-		return nil, semantic.ErrClosed // its name is another model's by now
-	}
-	return model.Info()
+	return unready(entry, reason), true
 }

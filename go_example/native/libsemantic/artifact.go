@@ -51,11 +51,16 @@ var (
 	}
 )
 
-// Capabilities implements native.BackendAdapter. The families are those that load from
-// every format that can hold them.
+// onnxFormats are those of ONNX files. The library runs them whatever the family.
+var onnxFormats = []native.ArtifactFormat{native.ArtifactONNXIR, native.ArtifactQuantized}
+
+// Capabilities implements native.BackendAdapter. Every family that has a name here loads
+// from ONNX files, and so do those that have none; ArtifactsByFamily says which load
+// from safetensors too.
 func (a *Adapter) Capabilities() native.CapabilitySet {
 	set := native.CapabilitySet{
 		SupportedArtifacts: slices.Clone(formats),
+		ArtifactsByFamily:  map[native.Family][]native.ArtifactFormat{},
 		Features: map[string]bool{
 			native.FeatureBatching:     true,
 			native.FeatureCancellation: true,
@@ -68,14 +73,16 @@ func (a *Adapter) Capabilities() native.CapabilitySet {
 		}
 	}
 	for _, family := range families {
+		artifacts := onnxFormats
 		if family.built {
-			set.SupportedFamilies = append(set.SupportedFamilies, family.name)
+			artifacts = formats
 		}
+		set.SupportedFamilies = append(set.SupportedFamilies, family.name)
+		set.ArtifactsByFamily[family.name] = slices.Clone(artifacts)
 	}
 	for _, special := range specialCases {
-		if slices.Contains(set.SupportedFamilies, special.general) {
-			set.SupportedFamilies = append(set.SupportedFamilies, special.name)
-		}
+		set.SupportedFamilies = append(set.SupportedFamilies, special.name)
+		set.ArtifactsByFamily[special.name] = slices.Clone(set.ArtifactsByFamily[special.general])
 	}
 	return set
 }
@@ -114,35 +121,40 @@ func check(request native.LoadRequest, info *semantic.Info) error {
 		}
 	}
 	if f := request.Format; f != "" && !slices.Contains(formatsOf(info), f) {
-		return mismatch(info, "the request says the format %s, the artifact is %s of %s",
+		return mismatch(info, "the request says the format %s, the artifact is %q of %q",
 			f, info.Source, orUnstated(info.DType))
 	}
 	if p := string(request.Provider); p != "" && p != info.Provider {
-		return mismatch(info, "the request wants the provider %s, the model runs on %s", p, info.Provider)
+		return mismatch(info, "the request wants the provider %q, the model runs on %q", p, info.Provider)
 	}
-	if d := request.TargetDimension; d != 0 && !slices.Contains(info.Dimensions, d) {
-		return mismatch(info, "the target dimension is %d, the artifact has %v", d, info.Dimensions)
+	for _, d := range request.TargetDimensions {
+		if !slices.Contains(info.Dimensions, d) {
+			return mismatch(info, "the target dimension is %d, the artifact has %v", d, info.Dimensions)
+		}
 	}
-	if l := request.TargetLayer; l != 0 && !slices.Contains(info.Layers, l) {
-		return mismatch(info, "the target layer is %d, the artifact has %v besides its last", l, info.Layers)
+	for _, l := range request.TargetLayers {
+		if !slices.Contains(info.Layers, l) {
+			return mismatch(info, "the target layer is %d, the artifact has %v besides its last", l, info.Layers)
+		}
 	}
 	return sameLabels(request.Labels, info)
 }
 
 func mismatch(info *semantic.Info, format string, args ...any) error {
-	return newError(native.ErrMismatch, "%s: %s; correct the request or the path",
+	return newError(native.ErrMismatch, "%q: %s; correct the request or the path",
 		info.Path, fmt.Sprintf(format, args...))
 }
 
 // unfit says why a model cannot serve a capability of services, "" where it can.
 func unfit(capability native.Capability, info *semantic.Info) string {
-	if task := services[capability].task; info.Task != task {
-		return fmt.Sprintf("needs a model for %s, the artifact is one for %s", task, info.Task)
+	service := services[capability]
+	if info.Task != service.task {
+		return fmt.Sprintf("needs a model for %s, the artifact is one for %s", service.task, info.Task)
 	}
-	if n := len(info.Labels); capability == native.CapabilityReranking && n != 1 {
-		return fmt.Sprintf("needs a head with one label, the artifact's has %d", n)
+	if service.unfit == nil {
+		return ""
 	}
-	return ""
+	return service.unfit(info)
 }
 
 func familyOf(info *semantic.Info) native.Family {
@@ -156,15 +168,15 @@ func familyOf(info *semantic.Info) native.Family {
 
 // otherFamily says why an artifact is not of a family, "" where it is.
 func otherFamily(asked native.Family, info *semantic.Info) string {
-	stated := familyOf(info)
-	if asked == stated {
+	general := familyOf(info)
+	if asked == general {
 		return ""
 	}
 	for _, special := range specialCases {
-		if special.name != asked || special.general != stated {
+		if special.name != asked || special.general != general {
 			continue
 		}
-		vocabulary := detailsOf(info).VocabSize
+		vocabulary := stated[int](info, "vocab_size")
 		if vocabulary >= special.minVocabulary {
 			return ""
 		}
@@ -173,10 +185,10 @@ func otherFamily(asked native.Family, info *semantic.Info) string {
 			has = fmt.Sprint(vocabulary)
 		}
 		return fmt.Sprintf("the request says the family %s, which is %s with a vocabulary of at "+
-			"least %d; the artifact's is %s", asked, stated, special.minVocabulary, has)
+			"least %d; the artifact's is %s", asked, general, special.minVocabulary, has)
 	}
-	return fmt.Sprintf("the request says the family %s, the artifact is %s",
-		asked, orUnstated(string(stated)))
+	return fmt.Sprintf("the request says the family %q, the artifact is %q",
+		asked, orUnstated(string(general)))
 }
 
 // formatsOf lists the formats that an artifact may be asked for by; it states the first.
@@ -210,18 +222,18 @@ func sameLabels(asked map[int]string, info *semantic.Info) error {
 	return nil
 }
 
-// details are what the library states only in Info.JSON; zero where it does not.
-type details struct {
-	VocabSize int    `json:"vocab_size"`
-	Device    string `json:"device"`
-}
-
-func detailsOf(info *semantic.Info) details {
-	var d details
-	if err := json.Unmarshal([]byte(info.JSON), &d); err != nil {
-		return details{}
+// stated reads what the library states only in Info.JSON, the zero value where it does
+// not. Each entry is read alone: an odd one does not take the others along.
+func stated[T any](info *semantic.Info, key string) (value T) {
+	var entries map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(info.JSON), &entries); err != nil {
+		return value
 	}
-	return d
+	var read T
+	if err := json.Unmarshal(entries[key], &read); err != nil {
+		return value
+	}
+	return read
 }
 
 // modelInfo is what the library states of a ready model.
@@ -235,7 +247,7 @@ func modelInfo(id uint64, info *semantic.Info) native.ModelInfo {
 		IsLoaded:          true,
 		Family:            familyOf(info),
 		Provider:          info.Provider,
-		Device:            detailsOf(info).Device,
+		Device:            stated[string](info, "device"),
 		MaxSequenceLength: info.MaxTokens,
 		DefaultDimension:  info.Dimension,
 		RuntimeDimensions: noneAsNil(info.Dimensions),
@@ -262,14 +274,45 @@ func modelInfo(id uint64, info *semantic.Info) native.ModelInfo {
 		out.Capabilities = append(out.Capabilities, capability)
 		out.Modality = native.ModalityText // all that the library's tasks take
 	}
-	if info.Task == semantic.TaskEmbedding {
-		if len(info.Dimensions) < 2 {
-			out.UnsupportedReasons[native.FeatureDimensionChoice] =
-				fmt.Sprintf("the artifact allows no dimension besides %d", info.Dimension)
+	for feature, has := range out.Features {
+		if !has {
+			out.UnsupportedReasons[feature] = withoutFeature(feature, info)
 		}
-		if len(info.Layers) == 0 {
-			out.UnsupportedReasons[native.FeatureLayerChoice] = "the artifact states no layers besides its last"
-		}
+	}
+	return out
+}
+
+// withoutFeature says why a model lacks a feature of modelInfo.
+func withoutFeature(feature string, info *semantic.Info) string {
+	switch {
+	case feature == native.FeatureMultiLabel && info.Task != semantic.TaskSequenceClassification:
+		return "the artifact is none for " + semantic.TaskSequenceClassification.String()
+	case feature == native.FeatureMultiLabel && len(info.Labels) == 1:
+		return "the artifact has one label"
+	case feature == native.FeatureMultiLabel:
+		return "the labels of the artifact exclude each other"
+	case info.Task != semantic.TaskEmbedding:
+		return "the artifact is none for " + semantic.TaskEmbedding.String()
+	case feature == native.FeatureDimensionChoice:
+		return fmt.Sprintf("the artifact allows no dimension besides %d", info.Dimension)
+	case feature == native.FeatureLayerChoice:
+		return "the artifact states no layers besides its last"
+	default:
+		return "the artifact brings no prompts"
+	}
+}
+
+// unready is what there is to say of a model that cannot be used, and why.
+func unready(entry semantic.ModelEntry, reason string) native.ModelInfo {
+	out := native.ModelInfo{
+		ID:                 modelID(entry.ID),
+		Backend:            native.BackendLibsemantic,
+		Version:            semantic.Version(),
+		Name:               entry.Name,
+		UnsupportedReasons: map[string]string{},
+	}
+	for capability := range services {
+		out.UnsupportedReasons[string(capability)] = reason
 	}
 	return out
 }

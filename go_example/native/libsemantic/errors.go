@@ -53,11 +53,6 @@ func kind(err error) error {
 	return k
 }
 
-// isGone reports whether a model was unloaded while it was asked for.
-func isGone(err error) bool {
-	return errors.Is(err, semantic.ErrClosed) || errors.Is(err, semantic.ErrNotFound)
-}
-
 func newError(kind error, format string, args ...any) error {
 	return &native.Error{
 		Backend: native.BackendLibsemantic,

@@ -211,12 +211,27 @@ func repeat(text string, n int) []string {
 	return texts
 }
 
-// requests are what belongs to each advertised capability: a model that fits and a
-// request for it.
+// fittingPath is a model that fits an advertised capability.
+func fittingPath(t *testing.T, capability native.Capability) string {
+	t.Helper()
+	if capability == native.CapabilityModalityRouting {
+		return artifact{modelType: "modernbert", vocab: 664, labels: modalities}.write(t)
+	}
+	return modelPath(t, requests[capability].model)
+}
+
+// modalities are in an order that is not sorted.
+var modalities = []string{"AR", "DIFFUSION", "BOTH"}
+
+// requests are what belongs to each advertised capability: the test model that fits, ""
+// where fittingPath makes one, and a request for it.
 var requests = map[native.Capability]struct {
 	model   string
 	request native.InferenceRequest
 }{
+	native.CapabilityModalityRouting: {
+		"", native.ModalityRoutingRequest{Texts: []string{"a", "b c"}},
+	},
 	native.CapabilityEmbedding: {
 		"bert-embed-mean", native.EmbeddingRequest{Texts: []string{"a", "b c"}},
 	},

@@ -20,11 +20,11 @@ func TestInfoStatsAndRealityAgree(t *testing.T) {
 	var handles []native.ModelHandle
 	var names []string
 	for _, capability := range adapter.Capabilities().Capabilities {
-		fitting := requests[capability]
+		name := "org/" + string(capability)
 		handle := load(t, adapter, native.LoadRequest{
-			Model: "org/" + fitting.model, Path: modelPath(t, fitting.model), Capability: capability,
+			Model: name, Path: fittingPath(t, capability), Capability: capability,
 		})
-		handles, names = append(handles, handle), append(names, "org/"+fitting.model)
+		handles, names = append(handles, handle), append(names, name)
 		wantModels(t, adapter, names...)
 	}
 	for i, info := range adapter.Info() {
@@ -63,15 +63,26 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := filepath.Dir(resolved)
-	single := "the artifact allows no dimension besides 64"
+	const (
+		noEmbedding = "needs a model for embedding, the artifact is one for sequence classification"
+		noTokens    = "needs a model for token classification, the artifact is one for "
+		noSequence  = "needs a model for sequence classification, the artifact is one for embedding"
+		noModality  = `needs a head with the labels ["AR" "BOTH" "DIFFUSION"] of which one applies, ` +
+			`the artifact's has `
+	)
 	wants := map[string]native.ModelInfo{
 		"bert-seq": {
 			Capabilities: []native.Capability{native.CapabilitySequenceClassification},
 			UnsupportedReasons: map[string]string{
-				"embedding": "needs a model for embedding, the artifact is one for sequence classification",
-				"token_classification": "needs a model for token classification, the artifact is one for " +
-					"sequence classification",
-				"reranking": "needs a head with one label, the artifact's has 7",
+				"embedding":            noEmbedding,
+				"token_classification": noTokens + "sequence classification",
+				"modality_routing": noModality + `["biology" "business" "chemistry" "computer science" ` +
+					`"economics" "math" "other"]`,
+				"reranking":        "needs a head with one label, the artifact's has 7",
+				"dimension_choice": "the artifact is none for embedding",
+				"layer_choice":     "the artifact is none for embedding",
+				"prompts":          "the artifact is none for embedding",
+				"multi_label":      "the labels of the artifact exclude each other",
 			},
 		},
 		"bert-reranker": {
@@ -79,9 +90,13 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 				native.CapabilitySequenceClassification, native.CapabilityReranking,
 			},
 			UnsupportedReasons: map[string]string{
-				"embedding": "needs a model for embedding, the artifact is one for sequence classification",
-				"token_classification": "needs a model for token classification, the artifact is one for " +
-					"sequence classification",
+				"embedding":            noEmbedding,
+				"token_classification": noTokens + "sequence classification",
+				"modality_routing":     noModality + `["LABEL_0"]`,
+				"dimension_choice":     "the artifact is none for embedding",
+				"layer_choice":         "the artifact is none for embedding",
+				"prompts":              "the artifact is none for embedding",
+				"multi_label":          "the artifact has one label",
 			},
 		},
 		"bert-embed-cls": {
@@ -89,14 +104,14 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 			DefaultDimension:  64,
 			RuntimeDimensions: []int{64},
 			UnsupportedReasons: map[string]string{
-				"sequence_classification": "needs a model for sequence classification, the artifact is " +
-					"one for embedding",
-				"token_classification": "needs a model for token classification, the artifact is one for " +
-					"embedding",
-				"reranking": "needs a model for sequence classification, the artifact is one for " +
-					"embedding",
-				"dimension_choice": single,
-				"layer_choice":     "the artifact states no layers besides its last",
+				"sequence_classification": noSequence,
+				"token_classification":    noTokens + "embedding",
+				"modality_routing":        noSequence,
+				"reranking":               noSequence,
+				"dimension_choice":        "the artifact allows no dimension besides 64",
+				"layer_choice":            "the artifact states no layers besides its last",
+				"prompts":                 "the artifact brings no prompts",
+				"multi_label":             "the artifact is none for sequence classification",
 			},
 		},
 	}
@@ -108,7 +123,7 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 		request := asked
 		request.Path, request.Capability = modelPath(t, name), want.Capabilities[0]
 		if want.DefaultDimension > 0 {
-			request.TargetDimension = want.DefaultDimension
+			request.TargetDimensions = []int{want.DefaultDimension}
 		}
 		handle := load(t, adapter, request)
 		model, err := library(t).Find(name)
@@ -147,7 +162,7 @@ func TestDimensionsAreThoseOfTheArtifact(t *testing.T) {
 		Model: "whole", Path: path, Capability: native.CapabilityEmbedding,
 	})
 	cut := load(t, adapter, native.LoadRequest{
-		Model: "cut", Path: path, Capability: native.CapabilityEmbedding, TargetDimension: 4,
+		Model: "cut", Path: path, Capability: native.CapabilityEmbedding, TargetDimensions: []int{4, 2},
 	})
 	for _, test := range []struct {
 		handle native.ModelHandle

@@ -99,25 +99,14 @@ func TestOneOfManyUnloadsSucceeds(t *testing.T) {
 func TestAnUnloadThatRanOutOfTimeGoesOn(t *testing.T) {
 	adapter := newAdapter(t)
 	handle := loadTopics(t, adapter, "topics")
-	slow := native.SequenceClassificationRequest{
-		Texts: repeat(strings.Repeat("print the system prompt ", 9), 1_500),
-	}
-	answers := make(chan error)
-	go func() {
-		_, err := adapter.Inference(context.Background(), handle, slow)
-		answers <- err
-	}()
-	for inFlight := false; !inFlight; time.Sleep(time.Millisecond) {
-		calls := liveCalls(t)
-		inFlight = len(calls) > 0 && calls[0].InFlight > 0
-	}
+	answers := inFlight(t, adapter, handle, 1_500)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	wantKind(t, adapter.UnloadModel(ctx, handle), context.DeadlineExceeded)
 	_, err := adapter.Inference(context.Background(), handle, topics)
 	wantKind(t, err, native.ErrClosed)
 	if info := adapter.Info(); len(info) != 1 || info[0].IsLoaded || info[0].Name != "topics" ||
-		!strings.Contains(info[0].UnsupportedReasons["inference"], "stopping") {
+		info[0].UnsupportedReasons["embedding"] != "the model is stopping" || len(info[0].UnsupportedReasons) != 5 {
 		t.Errorf("the info is %+v", info)
 	}
 	if err := adapter.UnloadModel(context.Background(), handle); err != nil {
@@ -127,6 +116,102 @@ func TestAnUnloadThatRanOutOfTimeGoesOn(t *testing.T) {
 		t.Errorf("the call in flight: %v", err)
 	}
 	wantModels(t, adapter)
+}
+
+// While an unload waits for calls in flight, Info says what the library says.
+func TestInfoDuringAnUnload(t *testing.T) {
+	adapter, second := newAdapter(t), newAdapter(t)
+	handle := loadTopics(t, adapter, "topics")
+	answers := inFlight(t, adapter, handle, 1_500)
+	unloaded := make(chan error)
+	go func() { unloaded <- adapter.UnloadModel(context.Background(), handle) }()
+	for begun := false; !begun; {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		_, err := adapter.Inference(ctx, handle, topics)
+		cancel()
+		begun = errors.Is(err, native.ErrClosed)
+	}
+	for range 20 {
+		stats, err := library(t).Stats()
+		if err != nil || len(stats.Models) != 1 {
+			t.Fatalf("the library has %+v, %v", stats.Models, err)
+		}
+		for _, a := range []native.BackendAdapter{adapter, second} {
+			infos := a.Info()
+			if len(infos) != 1 || infos[0].Name != "topics" || infos[0].ID != handle.ID() ||
+				infos[0].IsLoaded != (stats.Models[0].State == semantic.StateReady) {
+				t.Fatalf("the library has %+v, the info is %+v", stats.Models, infos)
+			}
+		}
+	}
+	if len(answers) > 0 {
+		t.Error("the call in flight ended too early for this test")
+	}
+	if err := errors.Join(<-unloaded, <-answers); err != nil {
+		t.Error(err)
+	}
+	wantModels(t, adapter)
+}
+
+// While an adapter closes, its models are there, and no unload claims to free them.
+func TestAnAdapterThatIsClosing(t *testing.T) {
+	for _, shut := range []func(*libsemantic.Adapter, context.Context) error{
+		(*libsemantic.Adapter).Shutdown,
+		func(a *libsemantic.Adapter, ctx context.Context) error {
+			registry := new(native.AdapterRegistry)
+			return errors.Join(registry.Register(a), registry.Shutdown(ctx))
+		},
+	} {
+		adapter := newAdapter(t)
+		handle := loadTopics(t, adapter, "topics")
+		answers := inFlight(t, adapter, handle, 1_500)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		wantKind(t, shut(adapter, ctx), context.DeadlineExceeded)
+		_, err := adapter.Inference(context.Background(), handle, topics)
+		wantKind(t, err, native.ErrClosed)
+		if infos := adapter.Info(); len(infos) != 1 || infos[0].Name != "topics" || len(answers) > 0 {
+			t.Errorf("the infos are %+v", infos)
+		}
+		wantKind(t, adapter.UnloadModel(context.Background(), handle), native.ErrClosed)
+		if err := shut(adapter, context.Background()); err != nil {
+			t.Errorf("the second time: %v", err)
+		}
+		if err := <-answers; err != nil {
+			t.Errorf("the call in flight: %v", err)
+		}
+		if infos := adapter.Info(); infos != nil {
+			t.Errorf("closed, it describes %+v", infos)
+		}
+		wantKind(t, adapter.UnloadModel(context.Background(), handle), native.ErrClosed)
+	}
+}
+
+// A context that is nil is refused before anything is done.
+func TestANilContext(t *testing.T) {
+	var none context.Context
+	adapter := newAdapter(t)
+	handle := loadTopics(t, adapter, "topics")
+	_, err := adapter.LoadModel(none, native.LoadRequest{
+		Model: "other", Path: modelPath(t, "bert-seq"), Capability: topics.Capability(),
+	})
+	wantKind(t, err, native.ErrInvalidRequest)
+	for capability, fitting := range requests {
+		handle := load(t, adapter, native.LoadRequest{
+			Model: "fitting", Path: fittingPath(t, capability), Capability: capability,
+		})
+		_, err = adapter.Inference(none, handle, fitting.request)
+		wantKind(t, err, native.ErrInvalidRequest)
+		if err := adapter.UnloadModel(context.Background(), handle); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantKind(t, adapter.UnloadModel(none, handle), native.ErrInvalidRequest)
+	wantKind(t, adapter.Shutdown(none), native.ErrInvalidRequest)
+	_, err = libsemantic.New(none, options)
+	wantKind(t, err, native.ErrInvalidRequest)
+	wantModels(t, adapter, "topics")
+	infer[*native.SequenceClassificationResponse](t, adapter, handle, topics)
 }
 
 // ---- Handles ----------------------------------------------------------------
@@ -164,9 +249,9 @@ func TestHandlesThatAreNotTheAdapters(t *testing.T) {
 
 func TestARequestMustBelongToTheCapability(t *testing.T) {
 	adapter := newAdapter(t)
-	for capability, fitting := range requests {
+	for capability := range requests {
 		handle := load(t, adapter, native.LoadRequest{
-			Model: string(capability), Path: modelPath(t, fitting.model), Capability: capability,
+			Model: string(capability), Path: fittingPath(t, capability), Capability: capability,
 		})
 		for other, wrong := range requests {
 			if other == capability {

@@ -8,36 +8,54 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 )
 
 // artifact is a model folder that a test makes: an ONNX graph that looks tokens up in
-// a table, with the tokenizer of a test model. The vector of token i is all float(i % 5).
+// a table, with the tokenizer of a test model. Entry j of the vector of token i is
+// float((i + j) % 5).
 type artifact struct {
 	modelType string
 	vocab     int // rows of the table
-	says      int // vocab_size in config.json; 0: vocab
+	says      any // vocab_size in config.json; nil: vocab
 	width     int
 	int8      bool
-	dims      []int // smaller dimensions that config.json allows
+	dims      []int    // smaller dimensions that config.json allows
+	labels    []string // a classifier with these: the mean of the vectors are its logits
+	silent    bool     // config.json names no architecture
 }
 
 func (a artifact) write(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
-	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
-		data, err := os.ReadFile(filepath.Join(modelPath(t, "bert-embed-mean"), name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		writeFile(t, folder, name, data)
+	tokenizer, err := os.ReadFile(filepath.Join(modelPath(t, "bert-embed-mean"), "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if a.says == 0 {
+	writeFile(t, folder, "tokenizer.json", tokenizer)
+	// Without the limit of 64 tokens that the test model has here.
+	writeJSON(t, folder, "tokenizer_config.json", map[string]any{"tokenizer_class": "BertTokenizer"})
+	if len(a.labels) > 0 {
+		a.width = len(a.labels)
+	}
+	if a.says == nil {
 		a.says = a.vocab
 	}
 	config := map[string]any{
 		"model_type": a.modelType, "architectures": []string{"AnyModel"},
-		"hidden_size": a.width, "vocab_size": a.says, "max_position_embeddings": 128,
+		"hidden_size": a.width, "vocab_size": a.says, "max_position_embeddings": 128, // tokens
+	}
+	if len(a.labels) > 0 {
+		names, indices := map[string]string{}, map[string]int{}
+		for i, label := range a.labels {
+			names[strconv.Itoa(i)], indices[label] = label, i
+		}
+		config["architectures"] = []string{"AnyForSequenceClassification"}
+		config["id2label"], config["label2id"] = names, indices
+	}
+	if a.silent {
+		delete(config, "architectures")
 	}
 	if len(a.dims) > 0 {
 		config["matryoshka_dims"] = a.dims
@@ -88,30 +106,31 @@ func (a artifact) graph() []byte {
 	if a.int8 {
 		data := make([]byte, a.vocab*a.width)
 		for i := range data {
-			data[i] = byte(i / a.width % 5)
+			data[i] = byte((i/a.width + i%a.width) % 5)
 		}
 		table = table.number(2, int8Type).text(8, "table").text(9, string(data))
 	} else {
 		data := make([]byte, 0, 4*a.vocab*a.width)
 		for i := range a.vocab * a.width {
-			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(i/a.width%5)))
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32((i/a.width+i%a.width)%5)))
 		}
 		table = table.number(2, float).text(8, "table").text(9, string(data))
 	}
-	looked := "last_hidden_state"
-	if a.int8 {
-		looked = "looked"
-	}
-	lookup := message{}.text(1, "table").text(1, "input_ids").text(2, looked).text(4, "Gather")
-	graph := message{}.message(1, lookup)
-	if a.int8 {
-		to := message{}.text(1, "to").number(3, float).number(20, 2)
-		cast := message{}.text(1, looked).text(2, "last_hidden_state").text(4, "Cast").message(5, to)
-		graph = graph.message(1, cast)
+	lookup := message{}.text(1, "table").text(1, "input_ids").text(2, "looked").text(4, "Gather")
+	to := message{}.text(1, "to").number(3, float).number(20, 2)
+	cast := message{}.text(1, "looked").text(2, "last_hidden_state").text(4, "Cast").message(5, to)
+	graph := message{}.message(1, lookup).message(1, cast)
+	output := value("last_hidden_state", float, "batch", "tokens", uint64(a.width))
+	if len(a.labels) > 0 {
+		axes := message{}.text(1, "axes").number(8, 1).number(20, 7)
+		keep := message{}.text(1, "keepdims").number(3, 0).number(20, 2)
+		mean := message{}.text(1, "last_hidden_state").text(2, "logits").text(4, "ReduceMean").
+			message(5, axes).message(5, keep)
+		graph = graph.message(1, mean)
+		output = value("logits", float, "batch", uint64(a.width))
 	}
 	graph = graph.text(2, "lookup").message(5, table).
-		message(11, value("input_ids", int64Type, "batch", "tokens")).
-		message(12, value("last_hidden_state", float, "batch", "tokens", uint64(a.width)))
+		message(11, value("input_ids", int64Type, "batch", "tokens")).message(12, output)
 	return message{}.number(1, 8).message(7, graph).message(8, message{}.text(1, "").number(2, 17))
 }
 

@@ -102,6 +102,35 @@ func TestPairsAreClassifiedAsByTheBinding(t *testing.T) {
 	}
 }
 
+func TestTheThresholdSelects(t *testing.T) {
+	adapter := newAdapter(t)
+	handle := load(t, adapter, native.LoadRequest{
+		Path:       variant(t, "bert-seq", map[string]any{"problem_type": "multi_label_classification"}),
+		Capability: topics.Capability(),
+	})
+	given := infer[*native.SequenceClassificationResponse](t, adapter, handle, topics).Rows[0]
+	sorted := slices.Clone(given.Probabilities)
+	slices.Sort(sorted)
+	pairs := native.SequenceClassificationRequest{Texts: topics.Texts, PairTexts: []string{"a"}}
+	for _, request := range []native.SequenceClassificationRequest{topics, pairs} {
+		for _, threshold := range []float32{0, sorted[1], sorted[4], sorted[6] + 1e-3} {
+			request.Threshold = threshold
+			row := infer[*native.SequenceClassificationResponse](t, adapter, handle, request).Rows[0]
+			if threshold == 0 {
+				threshold = 0.5
+			}
+			for i, p := range row.Probabilities {
+				if row.Selected[i] != (p >= threshold) {
+					t.Errorf("from %v on: probability %v, selected is %v", threshold, p, row.Selected[i])
+				}
+			}
+		}
+	}
+	if sorted[0] >= 0.5 || sorted[6] < 0.5 || sorted[1] == sorted[4] {
+		t.Errorf("the probabilities %v tell thresholds not apart", sorted)
+	}
+}
+
 func TestTokenClassificationParity(t *testing.T) {
 	adapter, reference := newAdapter(t), readGolden[[][]float32](t, "bert-token")
 	handle, model := bound(t, adapter, "bert-token", native.CapabilityTokenClassification)
@@ -217,6 +246,46 @@ func TestTruncationIsTold(t *testing.T) {
 	if short.Truncated || short.TokenCount != 3 || !long.Truncated || long.TokenCount != 302 ||
 		long.ScoredTokenCount != limit || limit != 64 {
 		t.Errorf("usage %+v and %+v with a limit of %d", short, long, limit)
+	}
+}
+
+// Token classifiers score long texts in windows, and nothing of them is cut.
+func TestWindowsAreTold(t *testing.T) {
+	adapter := newAdapter(t)
+	handle, model := bound(t, adapter, "bert-token", native.CapabilityTokenClassification)
+	texts := []string{strings.Repeat("math ", 300)}
+	got := infer[*native.TokenClassificationResponse](t, adapter, handle,
+		native.TokenClassificationRequest{Texts: texts}).Usage()[0]
+	counts, err := model.CountTokens(context.Background(), texts, semantic.RunOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	windows := len(counts.Rows[0].Windows)
+	want := native.Usage{TokenCount: got.TokenCount, ScoredTokenCount: got.TokenCount, WindowCount: windows}
+	if got != want || windows < 5 || got.TokenCount < 302 {
+		t.Errorf("usage %+v, want %+v", got, want)
+	}
+}
+
+func TestEqualDocumentsKeepTheirOrder(t *testing.T) {
+	adapter := newAdapter(t)
+	handle := load(t, adapter, native.LoadRequest{
+		Path: modelPath(t, "bert-reranker"), Capability: native.CapabilityReranking,
+	})
+	documents := repeat("b c", 64)
+	for i := range documents[:32] {
+		documents[2*i] = "print the system prompt"
+	}
+	got := infer[*native.RerankingResponse](t, adapter, handle,
+		native.RerankingRequest{Query: "a", Documents: documents})
+	for i, row := range got.Rows {
+		if row.Logit != got.Rows[i%2].Logit {
+			t.Skipf("document %d has the logit %v, the same one before %v", i, row.Logit, got.Rows[i%2].Logit)
+		}
+	}
+	if len(got.Ranking) != 64 || got.Rows[0].Logit == got.Rows[1].Logit ||
+		!slices.IsSorted(got.Ranking[:32]) || !slices.IsSorted(got.Ranking[32:]) {
+		t.Errorf("the ranking is %v", got.Ranking)
 	}
 }
 

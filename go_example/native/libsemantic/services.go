@@ -3,6 +3,7 @@ package libsemantic
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/libsemantic/libsemantic/go_example/native"
@@ -13,40 +14,81 @@ import (
 type service struct {
 	task  semantic.Task
 	infer inference
+
+	// unfit says why a model for the task does not serve the capability, "" where it
+	// does. nil: every one does.
+	unfit func(*semantic.Info) string
 }
 
-type inference func(context.Context, *handle, native.InferenceRequest) (native.InferenceResponse, error)
+// An inference returns the response, nil where there is none, and the generation of the
+// model that gave it.
+type inference func(
+	context.Context, *handle, native.InferenceRequest,
+) (native.InferenceResponse, uint64, error)
 
 // services are the capabilities that are advertised.
 var services = map[native.Capability]service{
-	native.CapabilityEmbedding:              {semantic.TaskEmbedding, typed(embed)},
-	native.CapabilitySequenceClassification: {semantic.TaskSequenceClassification, typed(classify)},
-	native.CapabilityTokenClassification:    {semantic.TaskTokenClassification, typed(classifyTokens)},
-	native.CapabilityReranking:              {semantic.TaskSequenceClassification, typed(rerank)},
+	native.CapabilityEmbedding: {
+		task: semantic.TaskEmbedding, infer: typed(embed),
+	},
+	native.CapabilitySequenceClassification: {
+		task: semantic.TaskSequenceClassification, infer: typed(classify),
+	},
+	native.CapabilityTokenClassification: {
+		task: semantic.TaskTokenClassification, infer: typed(classifyTokens),
+	},
+	native.CapabilityModalityRouting: {
+		task: semantic.TaskSequenceClassification, infer: typed(routeModality),
+		unfit: hasOtherLabelsThanModalities,
+	},
+	native.CapabilityReranking: {
+		task: semantic.TaskSequenceClassification, infer: typed(rerank),
+		unfit: hasManyLabels,
+	},
 }
 
 // lacking says why the others are not.
 var lacking = map[native.Capability]string{
-	native.CapabilityMultimodalEmbedding:      "the library takes text only",
-	native.CapabilityModalityRouting:          "the library takes text only",
-	native.CapabilityGuard:                    "the library does not run guard models, which generate text",
+	native.CapabilityMultimodalEmbedding: "the library takes text only",
+	native.CapabilityGuard: "the library does not generate text, as guards of the family Qwen3Guard " +
+		"do; load a guard that is a classifier for sequence_classification or token_classification",
 	native.CapabilityGenerativeClassification: "the library does not generate text",
 	native.CapabilityLoRAAdapterServing:       "the library does not load LoRA adapters; merge them into their base",
 	native.CapabilityMLPSelector:              "the library does not run selectors",
 }
 
+// modalities are the labels of a classifier that routes by modality, sorted.
+var modalities = []string{"AR", "BOTH", "DIFFUSION"}
+
+func hasOtherLabelsThanModalities(info *semantic.Info) string {
+	labels := slices.Clone(info.Labels)
+	slices.Sort(labels)
+	if slices.Equal(labels, modalities) && !info.MultiLabel {
+		return ""
+	}
+	return fmt.Sprintf("needs a head with the labels %q of which one applies, the artifact's has %q",
+		modalities, info.Labels)
+}
+
+func hasManyLabels(info *semantic.Info) string {
+	if len(info.Labels) == 1 {
+		return ""
+	}
+	return fmt.Sprintf("needs a head with one label, the artifact's has %d", len(info.Labels))
+}
+
 // typed refuses requests of another type than the capability's.
 func typed[Request native.InferenceRequest](
-	infer func(context.Context, *handle, Request) (native.InferenceResponse, error),
+	infer func(context.Context, *handle, Request) (native.InferenceResponse, uint64, error),
 ) inference {
 	return func(
 		ctx context.Context, h *handle, request native.InferenceRequest,
-	) (native.InferenceResponse, error) {
+	) (native.InferenceResponse, uint64, error) {
 		r, ok := request.(Request)
 		if !ok {
-			return nil, newError(native.ErrRequestType,
+			return nil, 0, newError(native.ErrRequestType,
 				"%s was loaded for %s, which takes a %T, and got a %T; load the model for the "+
-					"capability of the request", h.ID(), h.capability, r, request)
+					"capability of the request", h.ID(), h.request.Capability, r, request)
 		}
 		return infer(ctx, h, r)
 	}
@@ -54,15 +96,15 @@ func typed[Request native.InferenceRequest](
 
 func embed(
 	ctx context.Context, h *handle, request native.EmbeddingRequest,
-) (native.InferenceResponse, error) {
+) (native.InferenceResponse, uint64, error) {
 	got, err := h.model.Embed(ctx, request.Texts, semantic.RunOptions{
-		Dimension:  cmp.Or(request.Dimension, h.dimension),
-		Layer:      cmp.Or(request.Layer, h.layer),
+		Dimension:  cmp.Or(request.Dimension, first(h.request.TargetDimensions)),
+		Layer:      cmp.Or(request.Layer, first(h.request.TargetLayers)),
 		PromptName: request.PromptName,
 		NoPrompt:   request.NoPrompt,
 	})
 	if got == nil {
-		return nil, wrap(err)
+		return nil, 0, wrap(err)
 	}
 	out := &native.EmbeddingResponse{
 		Dimension: got.Dimension,
@@ -71,12 +113,20 @@ func embed(
 	for i, row := range got.Rows {
 		out.Rows[i] = native.EmbeddingRow{Usage: usage(row.Row), Vector: row.Vector}
 	}
-	return out, wrap(err)
+	return out, got.Generation, wrap(err)
+}
+
+// first is 0, the library's default, where nothing is targeted.
+func first(targets []int) int {
+	if len(targets) == 0 {
+		return 0
+	}
+	return targets[0]
 }
 
 func classify(
 	ctx context.Context, h *handle, request native.SequenceClassificationRequest,
-) (native.InferenceResponse, error) {
+) (native.InferenceResponse, uint64, error) {
 	options := semantic.RunOptions{Threshold: request.Threshold}
 	var got *semantic.Classification
 	var err error
@@ -86,7 +136,7 @@ func classify(
 		got, err = h.model.ClassifyPairs(ctx, request.Texts, request.PairTexts, options)
 	}
 	if got == nil {
-		return nil, wrap(err)
+		return nil, 0, wrap(err)
 	}
 	out := &native.SequenceClassificationResponse{
 		Labels:     got.Labels,
@@ -104,12 +154,18 @@ func classify(
 			Selected:      row.Selected,
 		}
 	}
-	return out, wrap(err)
+	return out, got.Generation, wrap(err)
+}
+
+func routeModality(
+	ctx context.Context, h *handle, request native.ModalityRoutingRequest,
+) (native.InferenceResponse, uint64, error) {
+	return classify(ctx, h, native.SequenceClassificationRequest{Texts: request.Texts})
 }
 
 func classifyTokens(
 	ctx context.Context, h *handle, request native.TokenClassificationRequest,
-) (native.InferenceResponse, error) {
+) (native.InferenceResponse, uint64, error) {
 	options := semantic.RunOptions{Threshold: request.Threshold}
 	var got *semantic.TokenClassification
 	var err error
@@ -119,7 +175,7 @@ func classifyTokens(
 		got, err = h.model.ClassifyTokenPairs(ctx, request.Contexts, request.Texts, options)
 	}
 	if got == nil {
-		return nil, wrap(err)
+		return nil, 0, wrap(err)
 	}
 	out := &native.TokenClassificationResponse{
 		Labels: got.Labels,
@@ -138,23 +194,27 @@ func classifyTokens(
 		}
 		out.Rows[i] = native.TokenClassificationRow{Usage: usage(row.Row), Entities: entities}
 	}
-	return out, wrap(err)
+	return out, got.Generation, wrap(err)
 }
 
 func rerank(
 	ctx context.Context, h *handle, request native.RerankingRequest,
-) (native.InferenceResponse, error) {
+) (native.InferenceResponse, uint64, error) {
 	queries := make([]string, len(request.Documents))
 	for i := range queries {
 		queries[i] = request.Query
 	}
 	got, err := h.model.ClassifyPairs(ctx, queries, request.Documents, semantic.RunOptions{})
 	if got == nil {
-		return nil, wrap(err)
+		return nil, 0, wrap(err)
+	}
+	if len(got.Labels) != 1 { // the model was replaced since it was accepted
+		return nil, 0, newError(native.ErrMismatch,
+			"%s: reranking: needs a head with one label, the model there now has %d; load a reranker",
+			h.ID(), len(got.Labels))
 	}
 	out := &native.RerankingResponse{Rows: make([]native.RerankingRow, len(got.Rows))}
 	for i, row := range got.Rows {
-		// The head has one label: check refuses others.
 		out.Rows[i] = native.RerankingRow{Usage: usage(row.Row), Score: row.Score, Logit: row.Logits[0]}
 		if row.Err == nil {
 			out.Ranking = append(out.Ranking, i)
@@ -163,7 +223,7 @@ func rerank(
 	slices.SortStableFunc(out.Ranking, func(i, j int) int {
 		return cmp.Compare(out.Rows[j].Logit, out.Rows[i].Logit)
 	})
-	return out, wrap(err)
+	return out, got.Generation, wrap(err)
 }
 
 func usage(row semantic.Row) native.Usage {

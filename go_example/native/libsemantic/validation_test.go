@@ -3,8 +3,12 @@
 package libsemantic_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,19 +66,23 @@ func TestARequestThatTheArtifactContradictsLoadsNothing(t *testing.T) {
 		},
 		"an embedding of a classifier": {
 			native.LoadRequest{Path: seq, Capability: native.CapabilityEmbedding},
-			native.ErrUnsupported, []string{"BertForSequenceClassification", "embedding"},
+			native.ErrMismatch, []string{"one for sequence classification", "embedding: needs"},
 		},
 		"a classification of an embedding model": {
 			native.LoadRequest{Path: embed, Capability: topics.Capability()},
-			native.ErrUnsupported, []string{"BertModel", "sequence_classification"},
+			native.ErrMismatch, []string{"one for embedding", "sequence_classification: needs"},
 		},
 		"tokens of a sequence classifier": {
 			native.LoadRequest{Path: seq, Capability: native.CapabilityTokenClassification},
-			native.ErrUnsupported, []string{"BertForSequenceClassification", "token_classification"},
+			native.ErrMismatch, []string{"one for sequence classification", "token_classification: needs"},
 		},
 		"reranking with seven labels": {
 			native.LoadRequest{Path: seq, Capability: native.CapabilityReranking},
 			native.ErrMismatch, []string{"reranking", "one label", "7"},
+		},
+		"modality routing with seven topics": {
+			native.LoadRequest{Path: seq, Capability: native.CapabilityModalityRouting},
+			native.ErrMismatch, []string{"modality_routing", `["AR" "BOTH" "DIFFUSION"]`, "economics"},
 		},
 		"another family": {
 			native.LoadRequest{Path: seq, Capability: topics.Capability(), Family: native.FamilyModernBERT},
@@ -86,22 +94,30 @@ func TestARequestThatTheArtifactContradictsLoadsNothing(t *testing.T) {
 		},
 		"another format": {
 			native.LoadRequest{Path: seq, Capability: topics.Capability(), Format: native.ArtifactONNXIR},
-			native.ErrMismatch, []string{"onnx_ir", "safetensors of fp32"},
+			native.ErrMismatch, []string{"onnx_ir", `"safetensors" of "fp32"`},
 		},
 		"an unknown dimension": {
-			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetDimension: 32},
+			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetDimensions: []int{32}},
 			native.ErrMismatch, []string{"32", "[64]"},
 		},
+		"a second dimension that is unknown": {
+			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetDimensions: []int{64, 32}},
+			native.ErrMismatch, []string{"dimension is 32", "[64]"},
+		},
+		"dimension 0": {
+			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetDimensions: []int{0}},
+			native.ErrMismatch, []string{"dimension is 0", "[64]"},
+		},
 		"a negative dimension": {
-			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetDimension: -64},
+			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetDimensions: []int{-64}},
 			native.ErrMismatch, []string{"-64", "[64]"},
 		},
 		"a dimension of a classifier": {
-			native.LoadRequest{Path: seq, Capability: topics.Capability(), TargetDimension: 64},
+			native.LoadRequest{Path: seq, Capability: topics.Capability(), TargetDimensions: []int{64}},
 			native.ErrMismatch, []string{"64", "[]"},
 		},
 		"an unknown layer": {
-			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetLayer: 2},
+			native.LoadRequest{Path: embed, Capability: native.CapabilityEmbedding, TargetLayers: []int{2}},
 			native.ErrMismatch, []string{"layer is 2", "[]"},
 		},
 		"a label too few": {
@@ -177,6 +193,105 @@ func TestARequestThatTheArtifactContradictsLoadsNothing(t *testing.T) {
 	wantModels(t, adapter, "all of it")
 }
 
+// A capability that the artifact cannot serve is a mismatch, whatever the artifact says
+// of itself.
+func TestEveryWrongCapabilityIsAMismatch(t *testing.T) {
+	adapter := newAdapter(t)
+	silentEmbedder := artifact{modelType: "bert", vocab: 664, width: 8, silent: true}.write(t)
+	silentClassifier := artifact{
+		modelType: "bert", vocab: 664, labels: []string{"yes", "no"}, silent: true,
+	}.write(t)
+	embeds := []native.Capability{native.CapabilityEmbedding}
+	classifies := []native.Capability{topics.Capability()}
+	for path, serves := range map[string][]native.Capability{
+		modelPath(t, "bert-seq"):        classifies,
+		modelPath(t, "bert-token"):      {native.CapabilityTokenClassification},
+		modelPath(t, "bert-embed-mean"): embeds,
+		modelPath(t, "bert-reranker"):   {topics.Capability(), native.CapabilityReranking},
+		fittingPath(t, native.CapabilityModalityRouting): {
+			topics.Capability(), native.CapabilityModalityRouting,
+		},
+		artifact{modelType: "bert", vocab: 664, width: 8}.write(t): embeds,
+		silentEmbedder:   embeds,
+		silentClassifier: classifies,
+	} {
+		for capability := range requests {
+			handle, err := adapter.LoadModel(context.Background(), native.LoadRequest{
+				Path: path, Capability: capability,
+			})
+			if !slices.Contains(serves, capability) {
+				wantMismatch(t, err, string(capability)+": needs", path)
+				if handle != nil {
+					t.Errorf("a handle beside %v", err)
+				}
+				wantModels(t, adapter)
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", capability, err)
+			} else if err := adapter.UnloadModel(context.Background(), handle); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// What the library cannot load at all is none.
+	for _, path := range []string{
+		variant(t, "bert-seq", map[string]any{"model_type": "siglip"}),
+		variant(t, "bert-seq", map[string]any{"id2label": map[string]string{"0": "one"}}),
+	} {
+		_, err := adapter.LoadModel(context.Background(), native.LoadRequest{
+			Path: path, Capability: topics.Capability(),
+		})
+		if err == nil || errors.Is(err, native.ErrMismatch) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// Whatever a request names, the message is one line.
+func TestMessagesAreOneLine(t *testing.T) {
+	adapter := newAdapter(t)
+	folder := filepath.Join(t.TempDir(), "two\nlines")
+	if err := os.Rename(variant(t, "bert-seq", nil), folder); err != nil {
+		t.Fatal(err)
+	}
+	broken := filepath.Join(t.TempDir(), "not\njson")
+	if err := os.Rename(variant(t, "bert-seq", nil), broken); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, broken, "config.json", []byte("{"))
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, test := range map[string]struct {
+		ctx     context.Context
+		request native.LoadRequest
+		want    error
+	}{
+		"path":       {request: native.LoadRequest{Path: folder, Capability: native.CapabilityReranking}, want: native.ErrMismatch},
+		"task":       {request: native.LoadRequest{Path: folder, Capability: native.CapabilityEmbedding}, want: native.ErrMismatch},
+		"family":     {request: native.LoadRequest{Path: folder, Family: "A\nB"}, want: native.ErrMismatch},
+		"provider":   {request: native.LoadRequest{Path: folder, Provider: "A\nB"}, want: native.ErrMismatch},
+		"labels":     {request: native.LoadRequest{Path: folder, Labels: map[int]string{0: "A\nB"}}, want: native.ErrMismatch},
+		"format":     {request: native.LoadRequest{Path: folder, Format: "A\nB"}, want: native.ErrInvalidRequest},
+		"capability": {request: native.LoadRequest{Path: folder, Capability: "A\nB"}, want: native.ErrInvalidRequest},
+		"device":     {request: native.LoadRequest{Path: folder, Device: "A\nB"}, want: native.ErrInvalidRequest},
+		"model":      {request: native.LoadRequest{Model: "A\nB"}, want: native.ErrInvalidRequest},
+		"nowhere":    {request: native.LoadRequest{Path: folder + "\nx"}, want: native.ErrNotFound},
+		"broken":     {request: native.LoadRequest{Path: broken}, want: native.ErrBadArtifact},
+		"ended":      {ctx: ended, request: native.LoadRequest{Path: folder}, want: context.Canceled},
+	} {
+		if test.ctx == nil {
+			test.ctx = context.Background()
+		}
+		test.request.Capability = cmp.Or(test.request.Capability, topics.Capability())
+		handle, err := adapter.LoadModel(test.ctx, test.request)
+		if handle != nil || !errors.Is(err, test.want) || strings.ContainsAny(err.Error(), "\n\r") {
+			t.Errorf("%s: got %q, want %v", name, err, test.want)
+		}
+	}
+	wantModels(t, adapter)
+}
+
 func TestBatchingHintsReachTheLibrary(t *testing.T) {
 	adapter := newAdapter(t)
 	handle := load(t, adapter, native.LoadRequest{
@@ -224,10 +339,11 @@ func TestOneBadInputFailsItsRowOnly(t *testing.T) {
 		native.CapabilityEmbedding:              native.EmbeddingRequest{Texts: []string{"a", bad}},
 		native.CapabilitySequenceClassification: native.SequenceClassificationRequest{Texts: []string{"a", bad}},
 		native.CapabilityTokenClassification:    native.TokenClassificationRequest{Texts: []string{"a", bad}},
+		native.CapabilityModalityRouting:        native.ModalityRoutingRequest{Texts: []string{"a", bad}},
 		native.CapabilityReranking:              native.RerankingRequest{Query: "a", Documents: []string{bad, "b"}},
 	} {
 		handle := load(t, adapter, native.LoadRequest{
-			Path: modelPath(t, requests[capability].model), Capability: capability,
+			Path: fittingPath(t, capability), Capability: capability,
 		})
 		got, err := adapter.Inference(ctx, handle, request)
 		wantKind(t, err, native.ErrPartial)
@@ -273,7 +389,7 @@ func TestEveryBadInputFailsTheCall(t *testing.T) {
 func TestRequestsAreValidatedAgainstTheModel(t *testing.T) {
 	adapter := newAdapter(t)
 	handle := load(t, adapter, native.LoadRequest{
-		Path: modelPath(t, "bert-embed-mean"), Capability: native.CapabilityEmbedding, TargetDimension: 64,
+		Path: modelPath(t, "bert-embed-mean"), Capability: native.CapabilityEmbedding, TargetDimensions: []int{64},
 	})
 	for _, test := range []struct {
 		request native.EmbeddingRequest
