@@ -19,14 +19,14 @@ var families = []struct {
 	built     bool
 }{
 	{"bert", native.FamilyBERT, true},
-	{"modernbert", native.FamilyModernBERT, false},
-	{"roberta", native.FamilyRoBERTa, false},
-	{"xlm-roberta", native.FamilyXLMRoBERTa, false},
-	{"distilbert", native.FamilyDistilBERT, false},
-	{"electra", native.FamilyELECTRA, false},
-	{"deberta-v2", native.FamilyDeBERTaV2, false},
-	{"qwen3", native.FamilyQwen3, false},
-	{"gemma3_text", native.FamilyGemma, false},
+	{"modernbert", native.FamilyModernBERT, true},
+	{"roberta", native.FamilyRoBERTa, true},
+	{"xlm-roberta", native.FamilyXLMRoBERTa, true},
+	{"distilbert", native.FamilyDistilBERT, true},
+	{"electra", native.FamilyELECTRA, true},
+	{"deberta-v2", native.FamilyDeBERTaV2, true},
+	{"qwen3", native.FamilyQwen3, true},
+	{"gemma3_text", native.FamilyGemma, true},
 }
 
 // specialCases are families that artifacts state as a general one.
