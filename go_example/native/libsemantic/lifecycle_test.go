@@ -389,10 +389,13 @@ func TestUnloadingReturnsTheMemory(t *testing.T) {
 		}
 		return grown, resident(t) - before
 	}
-	cycle() // what the first load brings along stays
+	// What the first load brings along stays, and later ones may use it again.
+	if grown, _ := cycle(); grown < size*8/10 {
+		t.Errorf("the load of %d bytes takes %d", size, grown)
+	}
 	for range 2 {
-		if grown, kept := cycle(); grown < size*8/10 || kept > size/10 {
-			t.Errorf("the load of %d bytes takes %d, and %d stay", size, grown, kept)
+		if _, kept := cycle(); kept > size/10 {
+			t.Errorf("of a load of %d bytes %d stay", size, kept)
 		}
 	}
 }
