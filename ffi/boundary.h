@@ -11,6 +11,8 @@
 semantic_status boundary_begin(semantic_error *error);
 semantic_status boundary_fail(semantic_error *error, semantic_status status, const char *message);
 semantic_status boundary_null(semantic_error *error, const char *parameter);
+semantic_status boundary_wrong_size(semantic_error *error, const char *type, size_t found,
+                                    size_t expected);
 /* The message is cut at a character; text need not end with a NUL. */
 void boundary_set_error(semantic_error *error, semantic_status status, int64_t input_index,
                         const char *text, size_t length);

@@ -229,9 +229,8 @@ def _entry_point(function: Function) -> str:
         lines += [
             f"    if (options != NULL && (options->struct_size < {INIT_FIRST_SIZE} ||",
             f"                            options->struct_size > {MAX_STRUCT_SIZE}))",
-            f"        return boundary_fail({error}, SEMANTIC_INVALID_ARGUMENT,",
-            '                             "semantic_init_options.struct_size is wrong; set it to "',
-            '                             "sizeof(semantic_init_options)");',
+            f'        return boundary_wrong_size({error}, "semantic_init_options",',
+            "                                   options->struct_size, sizeof *options);",
         ]
         environment = "options != NULL ? options->environment : NULL"
     arguments = ", ".join(

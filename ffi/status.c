@@ -84,3 +84,13 @@ semantic_status boundary_null(semantic_error *error, const char *parameter) {
     snprintf(message, sizeof message, "%s is NULL; pass a pointer", parameter);
     return boundary_fail(error, SEMANTIC_INVALID_ARGUMENT, message);
 }
+
+semantic_status boundary_wrong_size(semantic_error *error, const char *type, size_t found,
+                                    size_t expected) {
+    char message[160];
+
+    snprintf(message, sizeof message,
+             "%s.struct_size is %zu; set it to sizeof(%s), %zu in this version", type, found, type,
+             expected);
+    return boundary_fail(error, SEMANTIC_INVALID_ARGUMENT, message);
+}
