@@ -21,6 +21,7 @@ from .errors import (
     UnsupportedError,
 )
 from .labels import Labels, read_labels
+from .matryoshka import NOTHING_SMALLER, read_smaller
 from .onnx_file import OnnxFile, OnnxOutput
 from .onnx_outputs import POOLED_OUTPUT, named_task, select_output
 from .sentence_transformers import (
@@ -45,7 +46,6 @@ _TASK_OF_SUFFIX = {
 }
 _HIDDEN_SIZE_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
 _POSITION_KEYS = ("max_position_embeddings", "n_positions")
-_DIMENSION_KEYS = ("matryoshka_dims", "matryoshka_dimensions")
 # Families whose first position is pad_token_id + 1; their configuration classes default it to 1.
 _OFFSET_POSITIONS = {"camembert", "data2vec-text", "ibert", "longformer", "mpnet", "xmod"} | {
     "roberta",
@@ -69,7 +69,8 @@ class ModelSpec:
     ``source`` "onnx", ``onnx`` holds the facts of the file and ``output`` the output that
     answers; an output of rank 2 of an embedding model is pooled already and has no ``pooling``.
     ``pooling`` names flags of ``1_Pooling/config.json``. ``normalize``: None where the files do
-    not say. ``embedding_size``: native dimension, ``dimensions``: smaller ones allowed besides.
+    not say. ``embedding_size``: native dimension, ``dimensions``: smaller ones allowed besides,
+    ``layers``: numbers of layers, less than all, after which a call may ask for an answer.
     ``position_limit`` in tokens; 0 stands for unknown in all sizes. ``lower_case``: texts are
     lower-cased before the tokenizer. ``token_types``: the second text of a pair is of type 1.
     ``files``: (name relative to ``folder``, bytes) of all that
@@ -97,6 +98,7 @@ class ModelSpec:
     default_prompt_name: str | None
     embedding_size: int
     dimensions: tuple[int, ...]
+    layers: tuple[int, ...]
     hidden_size: int
     position_limit: int
     default_max_tokens: int
@@ -170,7 +172,11 @@ def read_artifact(
             f"{weights.path} takes position_ids, which {family} counts from its padding id; "
             "export the model without that input"
         )
-    needed = [item.path for item in (config, tokenizer_config, options) if item is not None]
+    smaller = NOTHING_SMALLER
+    if task is Task.EMBEDDING:
+        smaller = read_smaller(model_folder, config, head.width, head.pooling)
+    described = (config, tokenizer_config, options, smaller.manifest)
+    needed = [item.path for item in described if item is not None]
     needed += [tokenizer_path, *(folder / name for name in head.files), *weights.files]
     needed += [model_folder / labels.file] if labels is not None else []
     sizes = {needed_path: file_size(needed_path) or 0 for needed_path in needed}
@@ -195,7 +201,8 @@ def read_artifact(
         prompts=head.prompts,
         default_prompt_name=head.default_prompt_name,
         embedding_size=head.width,
-        dimensions=_dimensions(config, head.width) if task is Task.EMBEDDING else (),
+        dimensions=smaller.dimensions,
+        layers=smaller.layers,
         hidden_size=head.hidden_size or _size(config, _HIDDEN_SIZE_KEYS),
         position_limit=position_limit,
         default_max_tokens=_default_length(model_folder, tokenizer_config, options, position_limit),
@@ -349,18 +356,6 @@ def _is_multi_label(config: Description, labels: Labels | None) -> bool:
     if problem == "regression" and labels is not None and len(labels.names) > 1:
         raise UnsupportedError(f"{config.path}: 'problem_type' is regression of several values")
     return problem == "multi_label_classification"
-
-
-def _dimensions(config: Description, native: int) -> tuple[int, ...]:
-    """Return the dimensions below ``native`` (0: unknown) that vectors may be cut to, sorted."""
-    key = next((key for key in _DIMENSION_KEYS if key in config.values), _DIMENSION_KEYS[0])
-    listed = config.get(key, list) or []
-    sizes = [size for size in listed if type(size) is int and 0 < size <= (native or size)]
-    if len(sizes) < len(listed):
-        raise BadArtifactError(
-            f"{config.path}: {key!r} must list dimensions from 1 to {native or 'the native one'}"
-        )
-    return tuple(sorted({size for size in sizes if size != native}))
 
 
 def _token_types(tokenizer_config: Description | None) -> bool:

@@ -56,15 +56,19 @@ class RunStoppedError(Exception):
 
 
 class RunControl:
-    """Lets others stop a run once none of its callers waits for it any more."""
+    """Lets others stop a run once none of its callers waits for it any more.
 
-    __slots__ = ("deadline", "stop", "stopped", "works")
+    ``layer``: after how many layers the run ends, 0 for all.
+    """
+
+    __slots__ = ("deadline", "layer", "stop", "stopped", "works")
 
     def __init__(self, works: Sequence["Work"]) -> None:
         self.works = works
         self.stop: Callable[[], None] | None = None
         self.stopped = False
         self.deadline = 0.0
+        self.layer = works[0].layer if works else 0
         for work in works:
             self.deadline = max(self.deadline, work.ticket.deadline)
 
@@ -82,13 +86,20 @@ Run = Callable[[Sequence[Window], RunControl], Sequence[Float32]]
 
 
 class Work:
-    """The windows of one call, their outputs or errors, and the caller that waits."""
+    """The windows of one call, their outputs or errors, and the caller that waits.
 
-    __slots__ = ("errors", "missing", "outputs", "runs", "ticket", "waiting", "wake", "windows")
+    Only work of the same ``layer`` shares a run: after how many layers it ends, 0 for all.
+    """
 
-    def __init__(self, windows: Sequence[Window], ticket: Ticket) -> None:
+    __slots__ = (
+        *("errors", "layer", "missing", "outputs", "runs", "ticket", "waiting", "wake"),
+        "windows",
+    )
+
+    def __init__(self, windows: Sequence[Window], ticket: Ticket, layer: int = 0) -> None:
         self.windows = windows
         self.ticket = ticket
+        self.layer = layer
         self.runs = 0  # led by this work's caller
         self.outputs: list[Float32 | None] = [None] * len(windows)
         self.errors: list[SemanticError | None] = [None] * len(windows)
@@ -234,7 +245,8 @@ class Batcher:
             together = max(longest, other.longest)
             more = rows + len(other.indices)
             if (
-                more <= limits.batch_rows
+                other.work.layer == head.work.layer
+                and more <= limits.batch_rows
                 and together * more <= limits.batch_tokens
                 and _near(together, min(shortest, other.shortest))
             ):

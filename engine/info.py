@@ -22,10 +22,14 @@ def describe(
     position_limit: int,
     max_text_bytes: int,
     dimension: int,
+    layers: tuple[int, ...],
     grown_bytes: int,
 ) -> ModelInfo:
     """Join what the folder says with what loading it showed; dimensions 0 for classifiers."""
     embeds = spec.task is Task.EMBEDDING
+    warnings = spec.warnings
+    if spec.layers and not layers:
+        warnings += (f"{spec.folder.name} lists layers to end at, which its graph cannot",)
     info = ModelInfo(
         generation=generation,
         name=name,
@@ -45,13 +49,13 @@ def describe(
         dimensions=np.array(
             sorted({dimension, *spec.dimensions}, reverse=True) if embeds else [], np.int64
         ),
-        layers=np.empty(0, np.int64),
+        layers=np.array(layers, np.int64),
         prompt_names=tuple(spec.prompts),
         mapped_bytes=spec.weight_bytes,
         grown_bytes=grown_bytes,
         file_names=tuple(file for file, _ in spec.files),
         file_sizes=np.array([size for _, size in spec.files], np.int64),
-        warnings=spec.warnings,
+        warnings=warnings,
         json="",
     )
     return replace(info, json=_as_json(info, spec))

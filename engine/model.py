@@ -28,7 +28,7 @@ from .info import describe
 from .memory import resident_bytes
 from .postprocess import Pool, pooling, require_finite
 from .results import Float32, ModelInfo
-from .session import OrtModel, Session, resolve_device
+from .session import OrtModel, OrtPart, Session, resolve_device
 from .ticket import FOREVER, Ticket
 from .tokenization import Tokenizer, load_tokenizer
 from .watchdog import Watchdog
@@ -169,6 +169,7 @@ def load_model(
         position_limit=position_limit,
         max_text_bytes=options.max_text_bytes or DEFAULT_MAX_TEXT_BYTES,
         dimension=dimension,
+        layers=_layers(spec, opened),
         grown_bytes=max(0, resident_bytes() - before),
     )
     return Model(
@@ -225,7 +226,7 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
             0,
             spec.onnx.dtype,
         )
-    from .graphs import build_graph
+    from .graphs import FAMILIES, build_graph
 
     if precision not in (Precision.AUTO, Precision.FP32):
         raise UnsupportedError(
@@ -233,9 +234,11 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
             "supported yet; use AUTO or FP32, or put an ONNX file of that precision into the folder"
         )
     weights = read_weights(spec.model_folder)
-    graph = build_graph(spec.config, spec.task, weights)
+    exits = spec.layers if FAMILIES[spec.family].exits else ()
+    graph = build_graph(spec.config, spec.task, weights, exits=exits)
     model = OrtModel(
         model=graph.model,
+        parts=tuple(OrtPart(part.layer, part.model, part.hidden) for part in graph.parts),
         weights_folder=graph.weights_folder,
         inputs=dict.fromkeys(graph.inputs, "int64"),
         output=graph.output,
@@ -244,6 +247,13 @@ def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
     return _Opened(
         model, graph.width, graph.vocab_size, graph.position_limit, graph.type_vocab_size, dtype
     )
+
+
+def _layers(spec: ModelSpec, opened: _Opened) -> tuple[int, ...]:
+    """Return the numbers of layers that a call may ask for, the last one included."""
+    early = tuple(part.layer for part in opened.model.parts)
+    count = spec.config.get("num_hidden_layers")
+    return (*early, count) if early and isinstance(count, int) else early
 
 
 def _max_tokens(spec: ModelSpec, opened: _Opened, asked: int) -> tuple[int, int]:
@@ -297,6 +307,10 @@ def _self_test(
         )
     windows = [plan_windows(e, max_tokens, LongText.CUT).windows[0] for e in encodings]
     try:
+        for part in opened.model.parts:
+            control.layer = part.layer
+            require_finite(session.run(windows, control)[0])
+        control.layer = 0
         output = session.run(windows, control)[0]
     except OutOfMemoryError:
         raise OutOfMemoryError(

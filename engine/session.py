@@ -81,16 +81,31 @@ def resolve_device(name: str) -> Device:
 
 
 @dataclass(frozen=True, slots=True)
+class OrtPart:
+    """The layers of a model up to number ``layer``, from the end of the part before it.
+
+    ``model`` takes the inputs of the whole, and from the part before it ``hidden``; it gives the
+    output of the whole as if it ended here, and ``hidden`` for the part after it.
+    """
+
+    layer: int
+    model: bytes
+    hidden: str
+
+
+@dataclass(frozen=True, slots=True)
 class OrtModel:
     """A model for ONNX Runtime: a file, or bytes whose weights lie in ``weights_folder``.
 
-    ``inputs`` maps names to dtypes; ``output`` is the one output that is computed.
+    ``inputs`` maps names to dtypes; ``output`` is the one output that is computed. Where runs may
+    end early, ``parts`` come before ``model``, which then takes the ``hidden`` of the last one.
     """
 
     model: str | bytes
     weights_folder: Path | None
     inputs: Mapping[str, str]
     output: str
+    parts: tuple[OrtPart, ...] = ()
 
 
 class Session:
@@ -137,12 +152,17 @@ class Session:
         if control.stopped:
             raise RunStoppedError
         try:
+            self._parts = [
+                (part, ort.InferenceSession(part.model, options, providers=providers))
+                for part in graph.parts
+            ]
             self._session = ort.InferenceSession(graph.model, options, providers=providers)
         except Exception as error:
             raise (RunStoppedError() if control.stopped else _load_error(error)) from None
         finally:
             control.stop = None
-        self._session.disable_fallback()
+        for session in self._sessions():
+            session.disable_fallback()
         self._inputs = graph.inputs
         self._outputs = [graph.output]
         self._pad_id = pad_id
@@ -152,16 +172,20 @@ class Session:
         if device.name != "auto":
             self._require(device)
 
+    def _sessions(self) -> list[ort.InferenceSession]:
+        return [*(session for _, session in self._parts), self._session]
+
     def _require(self, device: Device) -> None:
         """Refuse a device that was named but runs less than all heavy operators."""
-        if device.provider not in self._session.get_providers():
+        if any(device.provider not in each.get_providers() for each in self._sessions()):
             raise DeviceUnavailableError(
                 f"ONNX Runtime could not start {device.provider} for device {device.name!r}; "
                 "check its driver and libraries, or use cpu"
             )
         elsewhere = {
             f"{node.op_type} on {part.ep_name}"
-            for part in self._session.get_provider_graph_assignment_info()
+            for session in self._sessions()
+            for part in session.get_provider_graph_assignment_info()
             if part.ep_name != device.provider
             for node in part.get_nodes()
             if node.op_type in _HEAVY
@@ -173,7 +197,7 @@ class Session:
             )
 
     def run(self, windows: Sequence[Window], control: RunControl) -> list[Float32]:
-        """Score windows together; return each one's output without padding.
+        """Score windows together, as far as ``control`` says; return each output without padding.
 
         Outputs are float32[labels or hidden] or float32[tokens, labels or hidden].
         """
@@ -192,7 +216,7 @@ class Session:
         if control.stopped:
             raise RunStoppedError
         try:
-            (output,) = self._session.run(self._outputs, feeds, options)
+            output = self._output(feeds, control.layer, options)
         except Exception as error:
             raise _run_error(error) from None
         finally:
@@ -200,6 +224,21 @@ class Session:
         if not control.stopped:
             self._idle_options.append(options)
         return _per_window(output, lengths, longest)
+
+    def _output(
+        self, feeds: dict[str, NDArray[np.generic]], layer: int, options: ort.RunOptions
+    ) -> NDArray[np.generic]:
+        """Run the parts up to ``layer``, or all of them."""
+        for part, session in self._parts:
+            ends = part.layer == layer
+            wanted = self._outputs if ends else [part.hidden]
+            (value,) = session.run(wanted, feeds, options)
+            if ends:
+                found: NDArray[np.generic] = value
+                return found
+            feeds = {name: feeds[name] for name in self._inputs} | {part.hidden: value}
+        (found,) = self._session.run(self._outputs, feeds, options)
+        return found
 
     def _feed(
         self,

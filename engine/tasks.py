@@ -81,8 +81,11 @@ def check(model: Model, call: Call, options: RunOptions) -> None:
             "threshold drops entities and has no meaning for output TOKENS; leave it 0"
         )
     if options.layer and options.layer not in model.info.layers:
+        allowed = ", ".join(map(str, model.info.layers.tolist()))
         raise InvalidArgumentError(
-            f"layer is {options.layer}, model {model.info.name!r} answers only from its last "
+            f"layer is {options.layer}, model {model.info.name!r} allows {allowed}"
+            if allowed
+            else f"layer is {options.layer}, model {model.info.name!r} answers only from its last "
             "layer; use 0"
         )
 
@@ -141,7 +144,8 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
     outputs: list[list[Float32]] = [[] for _ in rows]
     if not windows:
         return outputs
-    work = Work(windows, request.ticket)
+    layer = request.options.layer
+    work = Work(windows, request.ticket, layer if layer in model.spec.layers else 0)
     try:
         model.batcher.execute(work, request.record.admitted)
     finally:

@@ -30,12 +30,13 @@ class Family:
 
     ``build`` writes the graph and returns its head. ``inputs`` are what the graph takes, the ids
     first. ``ignorable`` lists, for each task the family answers, patterns of weight names that
-    may stay unused.
+    may stay unused. ``exits``: runs may stop after some of the layers.
     """
 
     build: Callable[[GraphBuilder, Mapping[str, object], Task], Head]
     inputs: tuple[str, ...]
     ignorable: Mapping[Task, tuple[str, ...]]
+    exits: bool = False
 
 
 _POSITION_IDS: Final = "*position_ids"  # a buffer 0, 1, 2 … that old checkpoints saved
@@ -112,6 +113,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.TOKEN_CLASSIFICATION: ("decoder.*",),
             Task.EMBEDDING: ("head.*", "decoder.*"),
         },
+        exits=True,
     ),
     "qwen3": Family(
         build=build_qwen3,
@@ -134,12 +136,14 @@ def build_graph(
     *,
     fused: bool = True,
     branches: Branches = DEFAULT_BRANCHES,
+    exits: tuple[int, ...] = (),
 ) -> Graph:
     """Build the graph of a model for one task.
 
     ``config`` is the content of config.json, ``weights`` comes from ``read_weights``. With
     ``fused`` the graph holds com.microsoft operators, else only standard ones.
-    ``branches`` says from which lengths on attention saves memory. Raises
+    ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
+    layers, in rising order and less than all, a run may stop. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -155,5 +159,7 @@ def build_graph(
             f"{model_type} models cannot answer {task.name}; choose"
             f" {', '.join(known.name for known in family.ignorable)}"
         )
-    builder = GraphBuilder(weights, family.inputs, fused=fused, branches=branches)
+    if exits and not family.exits:
+        raise UnsupportedError(f"{model_type} models answer only from their last layer")
+    builder = GraphBuilder(weights, family.inputs, fused=fused, branches=branches, exits=exits)
     return builder.finish(family.build(builder, config, task), family.ignorable[task])

@@ -19,6 +19,7 @@ from onnx import GraphProto, NodeProto, StringStringEntryProto, TensorProto, hel
 
 from ..errors import BadArtifactError, UnsupportedError
 from ..weights import Tensor
+from .parts import Exit, Part, nodes_before, values_of
 
 Attributes: TypeAlias = Mapping[str, int | float | str | Sequence[int]]
 _T = TypeVar("_T")
@@ -95,7 +96,8 @@ class Head:
 class Graph:
     """A built graph and what a session and its tasks must know of it.
 
-    ``model`` is a serialized ModelProto without weights; give a session ``weights_folder`` as
+    ``model`` is a serialized ModelProto without weights; where there are ``parts`` it is what
+    follows the last of them. Give a session ``weights_folder`` as
     ``session.model_external_initializers_file_folder_path``. ``inputs`` are int64 ``[batch,
     tokens]``. ``output`` is float32, by task: ``logits`` ``[batch, labels]`` (sequence) or
     ``[batch, tokens, labels]`` (token), ``last_hidden_state`` ``[batch, tokens, hidden]``
@@ -105,6 +107,7 @@ class Graph:
     """
 
     model: bytes
+    parts: tuple[Part, ...]
     weights_folder: Path
     inputs: tuple[str, ...]
     output: str
@@ -121,7 +124,8 @@ class GraphBuilder:
     The first of ``inputs`` gives the shape ``[batch, tokens]``; those that no node reads are no
     inputs of the graph. With ``fused`` attention is
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
-    ``branches`` says from which lengths on attention saves memory.
+    ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
+    layers, in rising order and less than all, a run may stop: there the graph is cut into parts.
     """
 
     def __init__(
@@ -131,11 +135,14 @@ class GraphBuilder:
         *,
         fused: bool,
         branches: Branches = DEFAULT_BRANCHES,
+        exits: tuple[int, ...] = (),
     ) -> None:
         self.weights = weights
         self._inputs = inputs
         self.fused = fused
         self.branches = branches
+        self.exits = exits
+        self._exits: list[Exit] = []
         self._nodes: list[NodeProto] = []
         self._count = 0
         self._read: set[str] = set()
@@ -174,6 +181,14 @@ class GraphBuilder:
         }
         self._nodes.append(helper.make_node("If", [condition], [output], output, **branches))
         return output
+
+    def leave(self, layer: int, hidden: str, answer: str) -> None:
+        """Let runs end after ``layer`` layers with ``answer``; the others go on from ``hidden``.
+
+        ``hidden`` is ``[batch * tokens, width of the head]`` and all that may be used of what was
+        written before it, but for values that depend on the inputs alone.
+        """
+        self._exits.append(Exit(layer, hidden, answer))
 
     def repeat(self, numbers: str, body: Callable[[str], str]) -> str:
         """Run ``body`` for each of int64 ``[n]``: its float32 values along a new axis 0, in order.
@@ -407,23 +422,19 @@ class GraphBuilder:
             )
         inputs = tuple(name for name in self._inputs if name in self._read)
         self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
-        int64, float32 = TensorProto.INT64, TensorProto.FLOAT
-        graph = helper.make_graph(
-            self._nodes,
-            "libsemantic",
-            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in inputs],
-            [helper.make_tensor_value_info(head.name, float32, head.shape)],
-            [*self._initializers.values(), *self._constants.values()],
-        )
-        opsets = [helper.make_opsetid("", _OPSET)]
-        if self.fused:
-            opsets.append(helper.make_opsetid(FUSED, 1))
-        model = helper.make_model(
-            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="libsemantic"
-        )
+        parts, given = [], ""
+        for place in self._exits:
+            nodes = nodes_before(self._nodes, [place.hidden, place.answer], given)
+            nodes.append(helper.make_node("Identity", [place.answer], [head.name], head.name))
+            model = self._model(nodes, inputs, given, head, place.hidden)
+            parts.append(Part(place.layer, model, place.hidden))
+            given = place.hidden
+        nodes = nodes_before(self._nodes, [head.name], given) if given else self._nodes
+        model = self._model(nodes, inputs, given, head, "")
         taken = [self.weights[name] for name in self._initializers]
         return Graph(
-            model=model.SerializeToString(),
+            model=model,
+            parts=tuple(parts),
             weights_folder=taken[0].path.parent,
             inputs=inputs,
             output=head.name,
@@ -433,6 +444,29 @@ class GraphBuilder:
             type_vocab_size=head.type_vocab_size,
             dtype="+".join(sorted({tensor.dtype for tensor in taken})),
         )
+
+    def _model(
+        self, nodes: Sequence[NodeProto], inputs: Sequence[str], given: str, head: Head, hidden: str
+    ) -> bytes:
+        """Serialize nodes that take ``inputs`` and ``given``, and give the head and ``hidden``."""
+        int64, float32 = TensorProto.INT64, TensorProto.FLOAT
+        taken = [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in inputs]
+        made = [helper.make_tensor_value_info(head.name, float32, head.shape)]
+        for values, name in ((taken, given), (made, hidden)):
+            if name:
+                values.append(helper.make_tensor_value_info(name, float32, ["rows", head.width]))
+        read = values_of(nodes)
+        stored = [*self._initializers.values(), *self._constants.values()]
+        stored = [tensor for tensor in stored if tensor.name in read]
+        graph = helper.make_graph(nodes, "libsemantic", taken, made, stored)
+        opsets = [helper.make_opsetid("", _OPSET)]
+        if self.fused:
+            opsets.append(helper.make_opsetid(FUSED, 1))
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="libsemantic"
+        )
+        serialized: bytes = model.SerializeToString()
+        return serialized
 
     def _tensor(self, name: str, expected: str = "") -> Tensor:
         if name not in self.weights:

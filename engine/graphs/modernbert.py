@@ -174,6 +174,9 @@ def _encode(builder: GraphBuilder, encoder: _Encoder) -> str:
     }
     for layer, kind in enumerate(encoder.layer_types):
         x = _layer(builder, encoder, layer, x, attention, tables[kind])
+        if layer + 1 in builder.exits:
+            early = _norm(builder, encoder, x, f"{encoder.prefix}final_norm")
+            builder.leave(layer + 1, x, builder.unfold(early, hidden.value))
     return _norm(builder, encoder, x, f"{encoder.prefix}final_norm")
 
 

@@ -139,6 +139,7 @@ def test_ids_and_lengths_out_of_range_fail_the_run_only(fused: bool) -> None:
 def test_graph_describes_itself() -> None:
     assert replace(built("bert-reranker"), model=b"") == Graph(
         model=b"",
+        parts=(),
         weights_folder=Path(os.path.realpath(MODELS / "bert-reranker")),
         inputs=("input_ids", "attention_mask", "token_type_ids"),
         output="logits",

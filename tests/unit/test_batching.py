@@ -43,9 +43,9 @@ def window(name: int, length: int) -> Window:
     return Window(np.full(length, name, np.int64), np.zeros(length, np.int64))
 
 
-def work(*lengths: int, ticket: Ticket | None = None, first: int = 1) -> Work:
+def work(*lengths: int, ticket: Ticket | None = None, first: int = 1, layer: int = 0) -> Work:
     windows = [window(first + index, length) for index, length in enumerate(lengths)]
-    return Work(windows, ticket or Ticket())
+    return Work(windows, ticket or Ticket(), layer)
 
 
 def names(windows: Sequence[AnyWindow]) -> list[int]:
@@ -261,6 +261,20 @@ def test_windows_of_several_callers_run_together(batcher: Batcher, runs: Runs) -
     assert runs.batches[0] == [1]
     assert sorted(map(sorted, runs.batches)) == [[1], [10, 11, 20, 21, 30, 31], [99]]
     assert sum(each.own.runs for each in (leader, *others, long)) == 3
+
+
+def test_only_runs_to_the_same_layer_are_shared(batcher: Batcher, runs: Runs) -> None:
+    runs.close()
+    leader = Caller(batcher, work(8))
+    runs.wait_for_a_run()
+    others = [
+        Caller(batcher, work(8, first=10 * number, layer=number % 2)) for number in (1, 2, 3, 4)
+    ]
+    until(lambda: all(each.own.waiting for each in others))
+    runs.open()
+    for each in (leader, *others):
+        assert right(each.finish())
+    assert sorted(map(sorted, runs.batches)) == [[1], [10, 30], [20, 40]]
 
 
 def test_runs_keep_within_the_parallel_limit_and_use_it(watchdog: Watchdog) -> None:

@@ -20,6 +20,7 @@ LOADING = {
     "labels",
     "onnx_file",
     "onnx_outputs",
+    "matryoshka",
     "sentence_transformers",
     "weight_files",
     "weights",
