@@ -6,6 +6,7 @@
 2. MiniLM through the C API, one caller, against the same tokenizer, the same graph in ONNX
    Runtime, and the same pooling, in the same process with the same thread settings.
 3. Loading: time and resident memory.
+4. ModernBERT of base shape against plain attention (long_texts.py), some minutes and 9 GB.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+from long_texts import compare_attention
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -88,7 +90,6 @@ def by_hand(model: Path) -> Embed:
     options = ort.SessionOptions()
     options.intra_op_num_threads = available_cpus()
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry(
@@ -98,6 +99,8 @@ def by_hand(model: Path) -> Embed:
     tokenizer = Tokenizer.from_file(str(spec.tokenizer_path))
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    run_options = ort.RunOptions()
+    run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
     def embed(text: str) -> tuple[NDArray[np.float32], float]:
         started = time.perf_counter()
@@ -108,7 +111,7 @@ def by_hand(model: Path) -> Embed:
             "attention_mask": np.ones_like(ids),
             "token_type_ids": np.array([encoding.type_ids], np.int64),
         }
-        hidden = session.run([graph.output], feeds)[0][0]
+        hidden = session.run([graph.output], feeds, run_options)[0][0]
         vector = hidden.mean(axis=0)
         unit: NDArray[np.float32] = vector / np.linalg.norm(vector)
         return unit, time.perf_counter() - started
@@ -130,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the library against its own parts.")
     parser.add_argument("--rounds", type=int, default=300, help="per length, default 300")
     parser.add_argument("--model", type=Path, default=BUILD / "models" / "minilm")
+    parser.add_argument("--no-long", dest="long", action="store_false", help="leave out 4.")
     arguments = parser.parse_args()
     print(f"{available_cpus()} CPUs, onnxruntime {ort.__version__}, one caller, medians")
     with tempfile.TemporaryDirectory() as name:
@@ -144,6 +148,8 @@ def main() -> None:
                 sys.exit(f"error: the two differ by {difference}")
             ours, theirs = interleaved(library, hand, text, arguments.rounds)
             print(f"{tokens:>8} {ours * 1e3:>11.3f} {theirs * 1e3:>11.3f} {ours / theirs:>6.3f}")
+    if arguments.long:
+        compare_attention(max(3, arguments.rounds // 30))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,10 @@ _TYPES: Final = {
     "BF16": TensorProto.BFLOAT16,
 }
 
+# The longest text of the tests of models whose positions are computed; what config.json allows
+# beyond it is not offered.
+TESTED_TOKENS: Final = 32_768
+
 
 @dataclass(frozen=True, slots=True)
 class Activation:

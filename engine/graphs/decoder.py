@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Size, read, read_number, read_size
+from .blocks import TESTED_TOKENS, GraphBuilder, Size, read, read_number, read_size
 from .grouped_attention import GroupedAttention, GroupedHeads, Reach
 from .rotary import Tables, rotate
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
-
-# The longest text that the tests have run; what config.json allows beyond it is not offered.
-_TESTED_TOKENS: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ def read_decoder(
     decoder = Decoder(
         prefix="model." if "model.embed_tokens.weight" in builder.weights else "",
         vocabulary=read_size(config, "vocab_size"),
-        limit=min(read_size(config, "max_position_embeddings").value, _TESTED_TOKENS),
+        limit=min(read_size(config, "max_position_embeddings").value, TESTED_TOKENS),
         hidden=read_size(config, "hidden_size"),
         inner=read_size(config, "intermediate_size"),
         layers=read_size(config, "num_hidden_layers"),

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, Size, read, read_number, read_size
+from .blocks import TESTED_TOKENS, GraphBuilder, Head, Size, read, read_number, read_size
 from .grouped_attention import EVERYTHING, GroupedAttention, GroupedHeads, Reach
 from .rotary import Rotary, Tables, Theta, read_rotary, rotary_tables, rotate
 
@@ -76,7 +76,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
         shape=(*rows, width.value),
         width=width.value,
         vocab_size=encoder.vocabulary.value,
-        position_limit=encoder.positions.value,
+        position_limit=min(encoder.positions.value, TESTED_TOKENS),
         type_vocab_size=0,
     )
 

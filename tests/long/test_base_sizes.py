@@ -89,6 +89,16 @@ _GEMMA3: Config = {  # EmbeddingGemma-300M, with fewer words
     "use_bidirectional_attention": True,
     "max_position_embeddings": 2048,
 }
+_MODERNBERT: Config = {
+    "vocab_size": 50_368,
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 8192,
+    "local_attention": 128,
+    "global_attn_every_n_layers": 3,
+}
 _SEQUENCE = "ForSequenceClassification"
 _TOKEN = "ForTokenClassification"
 _EMBEDDING = "Model"
@@ -138,6 +148,9 @@ SIZES = {
     ),
     "deberta-v2": Size(
         "DebertaV2", _TOKEN, _BASE | _DEBERTA, "deberta-v3-token", 512, 192 * MEGABYTE
+    ),
+    "modernbert": Size(
+        "ModernBert", _SEQUENCE, _MODERNBERT, "modernbert-seq-cls", 8192, 700 * MEGABYTE
     ),
     # 1.2 × of what torch takes for a call (transformers 5.24, sdpa): 450 and 102 MB.
     "qwen3": Size("Qwen3", _EMBEDDING, _QWEN3, "qwen3-embed-last", 8192, 540 * MEGABYTE),

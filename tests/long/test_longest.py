@@ -1,4 +1,4 @@
-"""Decoders at the longest text that they say they take: equal to transformers, bounded in memory.
+"""The longest texts that models say they take: equal to transformers, bounded in memory.
 
 ``make_longest.py`` computed the answers.
 """
@@ -40,7 +40,7 @@ json.dump([graph.position_limit, grown, vector.tolist()], sys.stdout)
 """
 
 
-@pytest.mark.parametrize("name", ["qwen3-embed-last", "gemma3-embed-mean"])
+@pytest.mark.parametrize("name", ["mmbert-embed-mean", "qwen3-embed-last", "gemma3-embed-mean"])
 def test_the_longest_text_equals_transformers(name: str) -> None:
     expected = json.loads((HERE / "expected_longest.json").read_text())["answers"][name]
     code = RUN.format(package=__name__.split(".")[0])
