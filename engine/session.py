@@ -31,7 +31,8 @@ _TERMINATED = "terminate flag"
 _OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
 # Where in its source a message comes from: file, line, and a function with its types.
 _PLACE = re.compile(r"/onnxruntime_src/\S+:[0-9]+ .*?\)(?: const)?(?: \[with [^]]*\])? ", re.DOTALL)
-_INDEX = re.compile(r"idx=-?[0-9]+")
+_KIND = re.compile(r"\[ONNXRuntimeError\] : [0-9]+ : ([A-Z_]+) :")
+_OPERATOR = re.compile(r"while running (\w+) node")
 _SILENT = 4  # ONNX Runtime's "fatal": errors come as exceptions, not as lines on stderr
 
 # Operators that a device must run itself, or it was not worth asking for.
@@ -309,8 +310,7 @@ def _memory_refused(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     """Return ONNX Runtime's own reason on one line, without its prefix and its own places."""
     text = _PLACE.sub("", str(error).replace("[ONNXRuntimeError] :", ""))
-    # An index may be a token of the caller's text.
-    return " ".join(_INDEX.sub("idx", text).split())[:600]
+    return " ".join(text.split())[:600]
 
 
 def _load_error(error: Exception) -> SemanticError:
@@ -326,7 +326,14 @@ def _run_error(error: Exception) -> Exception:
         return RunStoppedError()
     if _memory_refused(error):
         return OutOfMemoryError("the system refused the memory of a run; send shorter texts")
-    return InternalError(f"ONNX Runtime failed in a run: {_reason(error)}")
+    # The rest may quote numbers, and numbers may be tokens of the caller's text.
+    kind = _KIND.search(str(error))
+    operators = " > ".join(_OPERATOR.findall(str(error)))
+    return InternalError(
+        f"ONNX Runtime failed in a run: {kind[1] if kind else type(error).__name__} in "
+        f"{operators or 'no operator that it names'}; the model cannot score this text, check its "
+        "export"
+    )
 
 
 def first_run() -> None:

@@ -355,7 +355,7 @@ def test_a_failing_run_says_why_and_the_session_lives_on(
     opened = session(model(nodes, {"input_ids": "int64"}, 3, [table]))
     for _ in range(3):
         with pytest.raises(
-            InternalError, match=r"ONNX Runtime failed in a run: .*out of"
+            InternalError, match=r"ONNX Runtime failed in a run: INVALID_ARGUMENT in Gather;"
         ) as caught:
             opened.run([window(11)], control())
         assert "\n" not in caught.value.message
