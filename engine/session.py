@@ -20,6 +20,7 @@ from .errors import (
     SemanticError,
 )
 from .results import Float32
+from .tokenization import start_threads
 
 # Else ONNX Runtime, when it is imported, writes files into the user's cache folder and sends what
 # it did to its makers. Only who has set the variable already may want that.
@@ -337,7 +338,11 @@ def _run_error(error: Exception) -> Exception:
 
 
 def first_run() -> None:
-    """Run ONNX Runtime once, so that its process-wide state exists from here on."""
+    """Run ONNX Runtime and start the threads of the tokenizers library.
+
+    Their process-wide state exists from here on. Raise OutOfMemoryError if threads are refused.
+    """
+    start_threads()
     device = resolve_device("cpu")
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

@@ -17,7 +17,13 @@ import tokenizers
 from numpy.typing import NDArray
 
 from .config import Shorten
-from .errors import BadArtifactError, InternalError, NotFoundError, UnsupportedError
+from .errors import (
+    BadArtifactError,
+    InternalError,
+    NotFoundError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from .memory import require_bytes
 from .tokenizer_guard import check_tokenizer
 
@@ -189,6 +195,24 @@ class Tokenizer:
                 "the tokenizer failed on a text; tokenizer.json does not cover every character or "
                 "is damaged, replace it with the model's own"
             ) from error
+
+
+def start_threads() -> None:
+    """Let the tokenizers library start its threads, which it keeps for the life of the process.
+
+    It tries only once: where the first try is refused, every later batch fails. Raise
+    OutOfMemoryError then.
+    """
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    try:
+        backend.encode_batch(["a"])
+    except BaseException as error:
+        if not _is_library_fault(error):
+            raise
+        raise OutOfMemoryError(
+            "the system refused the threads that turn texts into tokens; let the process have more "
+            "threads (ulimit -u, pids.max of its cgroup) or memory (ulimit -v) and start it anew"
+        ) from error
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
