@@ -279,6 +279,8 @@ class Batcher:
                 self._score(leader, members, control, outcomes)
         except RunStoppedError:
             pass  # every caller has its own reason in its ticket
+        except SemanticError as raised:  # no one could watch over the deadline
+            error = raised.detached()
         except BaseException:
             error = InternalError("the run failed unexpectedly; please report this")
             raise

@@ -19,6 +19,7 @@ from .errors import (
     OutOfMemoryError,
     SemanticError,
 )
+from .memory import MORE_THREADS, require_threads
 from .results import Float32
 from .tokenization import start_threads
 
@@ -29,6 +30,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 _TERMINATED = "terminate flag"
+_THREAD_REFUSED = "pthread_create failed"
 _OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
 # Where in its source a message comes from: file, line, and a function with its types.
 _PLACE = re.compile(r"/onnxruntime_src/\S+:[0-9]+ .*?\)(?: const)?(?: \[with [^]]*\])? ", re.DOTALL)
@@ -164,12 +166,17 @@ class Session:
         control.stop = partial(options.set_load_cancellation_flag, True)
         if control.stopped:
             raise RunStoppedError
+        require_threads(threads - 1)  # the caller's is one of them
+        create = partial(
+            ort.InferenceSession,
+            sess_options=options,
+            providers=providers,
+            # From the CPU to the CPU it would print, and try the same once more.
+            enable_fallback=len(providers) > 1,
+        )
         try:
-            self._parts = [
-                (part, ort.InferenceSession(part.model, options, providers=providers))
-                for part in graph.parts
-            ]
-            self._session = ort.InferenceSession(graph.model, options, providers=providers)
+            self._parts = [(part, create(part.model)) for part in graph.parts]
+            self._session = create(graph.model)
         except Exception as error:
             raise (RunStoppedError() if control.stopped else _load_error(error)) from None
         finally:
@@ -315,6 +322,10 @@ def _reason(error: Exception) -> str:
 
 
 def _load_error(error: Exception) -> SemanticError:
+    if _THREAD_REFUSED in str(error):
+        return OutOfMemoryError(
+            f"the system refused a thread of the model; {MORE_THREADS}, or lower intra_op_threads"
+        )
     if _memory_refused(error):
         return OutOfMemoryError("the system refused the memory to load the model; free some")
     return BadArtifactError(

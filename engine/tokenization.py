@@ -24,7 +24,7 @@ from .errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
-from .memory import require_bytes
+from .memory import MORE_THREADS, require_bytes
 from .tokenizer_guard import check_tokenizer
 
 IntArray = NDArray[np.int64]
@@ -210,8 +210,8 @@ def start_threads() -> None:
         if not _is_library_fault(error):
             raise
         raise OutOfMemoryError(
-            "the system refused the threads that turn texts into tokens; let the process have more "
-            "threads (ulimit -u, pids.max of its cgroup) or memory (ulimit -v) and start it anew"
+            f"the system refused the threads that turn texts into tokens; {MORE_THREADS} and start "
+            "it anew"
         ) from error
 
 

@@ -671,9 +671,10 @@ def test_a_thread_that_cannot_be_started_fails_one_call_only(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         own = work(8, ticket=Ticket(10_000))
-        with pytest.raises(RuntimeError, match="new thread"):
-            batcher.execute(own, ignore)
-        assert kinds(own) == [InternalError]
+        batcher.execute(own, ignore)
+        assert kinds(own) == [OutOfMemoryError]
+        assert "refused the thread" in str(own.errors[0])
+        assert "ulimit -u" in str(own.errors[0])
         after = work(8)  # needs no thread
         batcher.execute(after, ignore)
         assert right(after)

@@ -231,8 +231,11 @@ class Placed:
     providers = (CUDA, CPU)
     parts: tuple[Part, ...] = ()
 
-    def __init__(self, *arguments: object, providers: object) -> None:
-        del arguments
+    def __init__(
+        self, *arguments: object, sess_options: object, providers: object, enable_fallback: bool
+    ) -> None:
+        del arguments, sess_options
+        assert enable_fallback  # from what is not there to the CPU
         self.asked = providers
 
     def disable_fallback(self) -> None:
