@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from libsemantic.engine import tokenization
 from libsemantic.engine.config import LoadOptions, RunOptions
 from libsemantic.engine.errors import OutOfMemoryError, Status
 from libsemantic.engine.registry import Registry
@@ -40,7 +41,7 @@ def test_what_does_not_fit_is_refused_and_nothing_else_is_lost(
         "load: OUT_OF_MEMORY the system refused the memory to load the model; free some",
         "run: OUT_OF_MEMORY the system refused the memory of a run; send shorter texts",
         "tokens: OUT_OF_MEMORY the system refused the memory to turn the texts into tokens, up to "
-        "700 MiB; send less at a time, or raise the memory limit (ulimit -v) of the process",
+        "701 MiB; send less at a time, or raise the memory limit (ulimit -v) of the process",
     ]
 
 
@@ -53,7 +54,7 @@ from libsemantic.engine.tokenization import load_tokenizer
 
 def refuse_threads():
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + (1 << 20)
+    limit = pages * resource.getpagesize() + (7 << 18)  # a thread takes 2 MiB
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
         threading.Thread(target=int).start()
@@ -134,6 +135,29 @@ def test_a_thread_for_deadlines_that_is_refused(
             registry.load(str(MODELS / "bert-token"), LoadOptions(timeout_ms=10_000))
         assert registry.classify(handle, ["math"]).rows.status == (Status.OK,)
     assert registry.classify(handle, ["math"], timed).rows.status == (Status.OK,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "least"),
+    [(["math " * 100] * 64, 22_000_000), (["math"] * 64, 1_000_000), (["math"], 1_000_000)],
+    ids=["long", "short", "one"],
+)
+def test_memory_is_asked_for_once_for_texts_of_any_length(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, texts: list[str], least: int
+) -> None:
+    """The tokenizers library ends the process where it gets none, so nothing is tried then."""
+    handle = registry.load(str(MODELS / "bert-seq"))
+    asked: list[int] = []
+
+    def refused(count: int, _: str) -> None:
+        asked.append(count)
+        raise OutOfMemoryError("refused")
+
+    monkeypatch.setattr(tokenization, "require_bytes", refused)
+    with pytest.raises(OutOfMemoryError, match="refused"):
+        registry.classify(handle, texts)
+    assert len(asked) == 1
+    assert asked[0] > least
 
 
 def python(source: str, *arguments: Path | str, limit: str = "--core=0") -> str:
