@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import Protocol
 
 from .errors import InternalError, OutOfMemoryError, OverloadedError, SemanticError
@@ -265,9 +266,9 @@ class Batcher:
 
     def _lead(self, leader: Work, taken: list[_Group], control: RunControl) -> None:
         """Run what was taken and hand out the outputs."""
-        windows = [group.work.windows[index] for group in taken for index in group.indices]
+        members = [(group.work, index) for group in taken for index in group.indices]
         watched = control.deadline < FOREVER
-        outputs: Sequence[Float32] = ()
+        outcomes: list[Float32 | SemanticError] = []
         error: SemanticError | None = None
         try:
             if watched:
@@ -275,14 +276,11 @@ class Batcher:
             if leader.ticket.failure() is not None:  # before the run could be found
                 control.expire()
             if not control.stopped:
-                leader.runs += 1
-                outputs = self._run(windows, control)
+                self._score(leader, members, control, outcomes)
         except RunStoppedError:
             pass  # every caller has its own reason in its ticket
-        except SemanticError as raised:
+        except SemanticError as raised:  # no one could watch over the deadline
             error = raised.detached()
-        except MemoryError:
-            error = OutOfMemoryError("the system refused the memory of a run; send shorter texts")
         except BaseException:
             error = InternalError("the run failed unexpectedly; please report this")
             raise
@@ -291,22 +289,56 @@ class Batcher:
                 self._watchdog.release(control)
             with self._mutex:
                 self._runs.discard(control)
-                self._hand_out(taken, outputs, error)
+                self._hand_out(members, outcomes, error)
                 self._wake_next()
 
-    def _hand_out(
-        self, taken: list[_Group], outputs: Sequence[Float32], error: SemanticError | None
+    def _score(
+        self,
+        leader: Work,
+        members: Sequence[tuple[Work, int]],
+        control: RunControl,
+        outcomes: list[Float32 | SemanticError],
     ) -> None:
-        position = 0
-        for group in taken:
-            work = group.work
-            for index in group.indices:
-                if outputs:
-                    work.outputs[index] = outputs[position]
-                else:
-                    work.errors[index] = error or work.ticket.failure() or _stopped_early()
-                position += 1
-            work.missing -= len(group.indices)
+        """Add the outcome of each window; where a run fails, its windows run one by one.
+
+        One text can make a model fail: that is no matter of the texts that shared its run.
+        """
+        leader.runs += 1
+        try:
+            outcomes += self._run([work.windows[index] for work, index in members], control)
+        except MemoryError:
+            failed: SemanticError = OutOfMemoryError(
+                "the system refused the memory of a run; send shorter texts"
+            )
+        except SemanticError as raised:
+            failed = raised.detached()
+        else:
+            return
+        if len(members) == 1:
+            outcomes.append(failed)
+            return
+        for member in members:
+            given_up = member[0].ticket.failure()
+            if given_up is None:
+                self._score(leader, [member], control, outcomes)
+            else:
+                outcomes.append(given_up)
+
+    def _hand_out(
+        self,
+        members: Sequence[tuple[Work, int]],
+        outcomes: Sequence[Float32 | SemanticError],
+        error: SemanticError | None,
+    ) -> None:
+        """Settle each window with its outcome; those beyond the outcomes never ran."""
+        for (work, index), outcome in zip(members, chain(outcomes, repeat(None)), strict=False):
+            if isinstance(outcome, SemanticError):
+                work.errors[index] = outcome
+            elif outcome is not None:
+                work.outputs[index] = outcome
+            else:
+                work.errors[index] = error or work.ticket.failure() or _stopped_early()
+            work.missing -= 1
             if work.missing == 0:
                 self._wake(work)
 

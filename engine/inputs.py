@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from .config import LongText, Shorten
-from .errors import InvalidArgumentError, SemanticError, TooLongError, UnsupportedError
+from .errors import (
+    InvalidArgumentError,
+    OutOfMemoryError,
+    SemanticError,
+    TooLongError,
+    UnsupportedError,
+)
 from .model import Model
 from .ticket import Ticket
 from .tokenization import Encoded
@@ -187,6 +193,8 @@ def _encode(
             return model.tokenizer.encode(first, offsets)
         second = [text.lower() for text in right] if lower else right
         return model.tokenizer.encode_pairs(first, second, offsets)
+    except OutOfMemoryError as error:  # one by one they would take as much
+        return [error.detached() for _ in left]
     except SemanticError as error:
         if len(left) == 1:
             return [error.detached()]

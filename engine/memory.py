@@ -1,11 +1,15 @@
-"""Memory of this process: what the kernel counts, and whether it would give more."""
+"""Memory and threads of this process: what it has, and whether the system would give more."""
 
 import mmap
 import os
+import threading
 from pathlib import Path
 
 from .errors import OutOfMemoryError
 
+MORE_THREADS = (
+    "let the process have more threads (ulimit -u, pids.max of its cgroup) or memory (ulimit -v)"
+)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -26,3 +30,27 @@ def require_bytes(count: int, purpose: str) -> None:
             f"the system refused the memory {purpose}, up to {count >> 20} MiB; send less at a "
             "time, or raise the memory limit (ulimit -v) of the process"
         ) from None
+
+
+def require_threads(count: int) -> None:
+    """Raise OutOfMemoryError if the system refuses that many threads now.
+
+    Ask before a session is opened: where ONNX Runtime gets some threads and not the rest, it waits
+    for ever.
+    """
+    ended = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=ended.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:  # all that Python says of a refused thread
+        raise OutOfMemoryError(
+            f"the system refused the {count} threads of the model; {MORE_THREADS}, or lower "
+            "intra_op_threads"
+        ) from None
+    finally:
+        ended.set()
+        for thread in started:
+            thread.join()

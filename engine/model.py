@@ -191,9 +191,9 @@ def _stopped_by(ticket: Ticket, watchdog: Watchdog) -> Iterator[RunControl]:
     """Stop what ONNX Runtime does for a load, as far as it lets itself be stopped, in time."""
     control = RunControl((Work((), ticket),))
     ticket.interrupt = control.expire
-    if control.deadline < FOREVER:
-        watchdog.watch(control)
     try:
+        if control.deadline < FOREVER:
+            watchdog.watch(control)
         ticket.check()
         yield control
     except RunStoppedError:

@@ -19,7 +19,9 @@ from .errors import (
     OutOfMemoryError,
     SemanticError,
 )
+from .memory import MORE_THREADS, require_threads
 from .results import Float32
+from .tokenization import start_threads
 
 # Else ONNX Runtime, when it is imported, writes files into the user's cache folder and sends what
 # it did to its makers. Only who has set the variable already may want that.
@@ -28,10 +30,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 _TERMINATED = "terminate flag"
+_THREAD_REFUSED = "pthread_create failed"
 _OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
 # Where in its source a message comes from: file, line, and a function with its types.
 _PLACE = re.compile(r"/onnxruntime_src/\S+:[0-9]+ .*?\)(?: const)?(?: \[with [^]]*\])? ", re.DOTALL)
-_INDEX = re.compile(r"idx=-?[0-9]+")
+_KIND = re.compile(r"\[ONNXRuntimeError\] : [0-9]+ : ([A-Z_]+) :")
+_OPERATOR = re.compile(r"while running (\w+) node")
 _SILENT = 4  # ONNX Runtime's "fatal": errors come as exceptions, not as lines on stderr
 
 # Operators that a device must run itself, or it was not worth asking for.
@@ -162,12 +166,17 @@ class Session:
         control.stop = partial(options.set_load_cancellation_flag, True)
         if control.stopped:
             raise RunStoppedError
+        require_threads(threads - 1)  # the caller's is one of them
+        create = partial(
+            ort.InferenceSession,
+            sess_options=options,
+            providers=providers,
+            # From the CPU to the CPU it would print, and try the same once more.
+            enable_fallback=len(providers) > 1,
+        )
         try:
-            self._parts = [
-                (part, ort.InferenceSession(part.model, options, providers=providers))
-                for part in graph.parts
-            ]
-            self._session = ort.InferenceSession(graph.model, options, providers=providers)
+            self._parts = [(part, create(part.model)) for part in graph.parts]
+            self._session = create(graph.model)
         except Exception as error:
             raise (RunStoppedError() if control.stopped else _load_error(error)) from None
         finally:
@@ -309,11 +318,14 @@ def _memory_refused(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     """Return ONNX Runtime's own reason on one line, without its prefix and its own places."""
     text = _PLACE.sub("", str(error).replace("[ONNXRuntimeError] :", ""))
-    # An index may be a token of the caller's text.
-    return " ".join(_INDEX.sub("idx", text).split())[:600]
+    return " ".join(text.split())[:600]
 
 
 def _load_error(error: Exception) -> SemanticError:
+    if _THREAD_REFUSED in str(error):
+        return OutOfMemoryError(
+            f"the system refused a thread of the model; {MORE_THREADS}, or lower intra_op_threads"
+        )
     if _memory_refused(error):
         return OutOfMemoryError("the system refused the memory to load the model; free some")
     return BadArtifactError(
@@ -326,11 +338,22 @@ def _run_error(error: Exception) -> Exception:
         return RunStoppedError()
     if _memory_refused(error):
         return OutOfMemoryError("the system refused the memory of a run; send shorter texts")
-    return InternalError(f"ONNX Runtime failed in a run: {_reason(error)}")
+    # The rest may quote numbers, and numbers may be tokens of the caller's text.
+    kind = _KIND.search(str(error))
+    operators = " > ".join(_OPERATOR.findall(str(error)))
+    return InternalError(
+        f"ONNX Runtime failed in a run: {kind[1] if kind else type(error).__name__} in "
+        f"{operators or 'no operator that it names'}; the model cannot score this text, check its "
+        "export"
+    )
 
 
 def first_run() -> None:
-    """Run ONNX Runtime once, so that its process-wide state exists from here on."""
+    """Run ONNX Runtime and start the threads of the tokenizers library.
+
+    Their process-wide state exists from here on. Raise OutOfMemoryError if threads are refused.
+    """
+    start_threads()
     device = resolve_device("cpu")
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

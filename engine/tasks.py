@@ -159,7 +159,7 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
         scored = [output for output in work.outputs[position:end] if output is not None]
         position = end
         if failed is not None:
-            # Rows of one run share its error; each row gets its own, with its own index.
+            # Rows may share an error; each gets its own, with its own index.
             rows[index] = failed.detached()
         else:
             outputs[index] = scored

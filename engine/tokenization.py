@@ -17,8 +17,14 @@ import tokenizers
 from numpy.typing import NDArray
 
 from .config import Shorten
-from .errors import BadArtifactError, InternalError, NotFoundError, UnsupportedError
-from .memory import require_bytes
+from .errors import (
+    BadArtifactError,
+    InternalError,
+    NotFoundError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from .memory import MORE_THREADS, require_bytes
 from .tokenizer_guard import check_tokenizer
 
 IntArray = NDArray[np.int64]
@@ -33,6 +39,8 @@ _COPYING, _FREE = threading.Lock(), nullcontext()
 _MAX_FILE_BYTES = 256 << 20  # the largest known vocabularies take 35 MB
 # What the tokenizers library takes at most, measured: punctuation and 4-byte letters take most.
 _MEMORY_PER_CHARACTER = 700
+_MEMORY_PER_TEXT = 4096
+_MEMORY_PER_CALL = 1 << 20
 _MEMORY_PER_FILE_BYTE = 20
 _MAX_REASON = 300  # the library's own may quote all of the file
 _PAD_TOKENS = ("[PAD]", "<pad>")
@@ -172,8 +180,10 @@ class Tokenizer:
         characters = sum(
             len(each) if isinstance(each, str) else sum(map(len, each)) for each in inputs
         )
-        if characters > _SHORT_CHARACTERS:
-            require_bytes(_MEMORY_PER_CHARACTER * characters, "to turn the texts into tokens")
+        require_bytes(
+            _MEMORY_PER_CALL + _MEMORY_PER_TEXT * len(inputs) + _MEMORY_PER_CHARACTER * characters,
+            "to turn the texts into tokens",
+        )
         # Both batch calls release the interpreter lock and hand over to other threads; ``encode``
         # holds it, which is cheaper for one short text. The fast one leaves every offset (0, 0)
         # and is else equal.
@@ -189,6 +199,24 @@ class Tokenizer:
                 "the tokenizer failed on a text; tokenizer.json does not cover every character or "
                 "is damaged, replace it with the model's own"
             ) from error
+
+
+def start_threads() -> None:
+    """Let the tokenizers library start its threads, which it keeps for the life of the process.
+
+    It tries only once: where the first try is refused, every later batch fails. Raise
+    OutOfMemoryError then.
+    """
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    try:
+        backend.encode_batch(["a"])
+    except BaseException as error:
+        if not _is_library_fault(error):
+            raise
+        raise OutOfMemoryError(
+            f"the system refused the threads that turn texts into tokens; {MORE_THREADS} and start "
+            "it anew"
+        ) from error
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -301,7 +329,14 @@ def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout 
 
 
 def _is_library_fault(error: BaseException) -> bool:
-    """Tell the tokenizers library's own errors, its Rust panics included, from interrupts."""
-    if isinstance(error, MemoryError):
-        return False
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    """Tell the tokenizers library's own errors, its Rust panics included, from all others.
+
+    Python runs the host's signal handlers while the library works. What they raise comes from a
+    frame of their own; the library's errors come from the line that called it.
+    """
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    called = place is not None and place.tb_frame.f_globals is globals()
+    kind = type(error)
+    return called and (kind in (Exception, ValueError) or kind.__name__ == "PanicException")

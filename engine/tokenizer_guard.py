@@ -20,7 +20,10 @@ from .errors import BadArtifactError, UnsupportedError
 _MAX_GROWTH = 1024
 _MAX_TEMPLATE_TOKENS = 1024
 # WordPiece tries every part of a word: the work for one word grows with the square, or worse.
-_MAX_WORD_CHARACTERS = 1000
+_MAX_WORD_CHARACTERS = 200
+# Groups and repetitions nest, and the library follows them on the caller's stack: so many fit into
+# 192 KiB, measured. The largest known expressions have 60.
+_MAX_NESTING = 200
 _AGAIN = "fetch it again"
 _OWN = "use the tokenizer that belongs to the model"
 
@@ -30,6 +33,10 @@ _PART = re.compile(r'"(?:normalizer|pre_tokenizer|post_processor)"[ \t\r\n]*:[ \
 _MODEL = re.compile(r'"model"[ \t\r\n]*:[ \t\r\n]*(?=\{)')
 _PREFIX = re.compile(r'"continuing_subword_prefix"[ \t\r\n]*:[ \t\r\n]*"[^"]')
 _WORD_LIMIT = re.compile(r'"max_input_chars_per_word"[ \t\r\n]*:[ \t\r\n]*([0-9]+)')
+_EXPRESSION = re.compile(r'"Regex"[ \t\r\n]*:[ \t\r\n]*(?=")')
+# What may nest: also repetitions do, (?i) holds all that follows, and (?~ takes much more stack.
+_NESTING = re.compile(r"\\[pP]\{[^}]*\}|\\.|(\(\?~)|([(\[*+?{])", re.DOTALL)
+_ABSENT_WEIGHT = 4
 _TEMPLATES = ("single", "pair")
 _DECODER = json.JSONDecoder()
 # Doubles, at most: letters become two bytes, or a letter and its accent.
@@ -48,6 +55,8 @@ def check_tokenizer(path: Path, data: bytes) -> bytes:
             text = json.dumps(json.loads(text))
             data = text.encode()
         parts = [part for value in _values(_PART, text) for part in _objects(value)]
+        for expression in _values(_EXPRESSION, text):
+            _check_nesting(path, str(expression))
         if '"merges"' in text and _PREFIX.search(text):
             for model in _values(_MODEL, text):
                 _check_merges(path, model)
@@ -91,6 +100,17 @@ def _objects(value: object) -> Iterator[dict[str, object]]:
             pending.extend(inner.values())
         elif isinstance(inner, list):
             pending.extend(inner)
+
+
+def _check_nesting(path: Path, expression: str) -> None:
+    """Require that a regular expression cannot nest deeply, wherever its groups end."""
+    parts = _NESTING.finditer(expression)
+    nesting = sum(_ABSENT_WEIGHT * bool(part[1]) + bool(part[2]) for part in parts)
+    if nesting > _MAX_NESTING:
+        raise UnsupportedError(
+            f"{path}: an expression has {nesting} groups and repetitions; more than {_MAX_NESTING} "
+            f"may overflow the stack, {_OWN}"
+        )
 
 
 def _check_merges(path: Path, model: object) -> None:

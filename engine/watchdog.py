@@ -4,6 +4,9 @@ import threading
 import time
 from typing import Protocol
 
+from .errors import OutOfMemoryError
+from .memory import MORE_THREADS
+
 
 class Watched(Protocol):
     """A run in flight."""
@@ -28,14 +31,24 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def watch(self, run: Watched) -> None:
-        """Expire the run at its deadline unless it is released before."""
+        """Expire the run at its deadline unless it is released before.
+
+        Raise OutOfMemoryError if the system refuses the thread; the next deadline tries again.
+        """
         with self._changed:
             self._watched.add(run)
             if self._thread is None:
                 thread = threading.Thread(
                     target=self._guard, name="semantic-deadlines", daemon=True
                 )
-                thread.start()  # the system may refuse one; the next deadline tries again
+                try:
+                    thread.start()
+                except RuntimeError:  # all that Python says of a refused thread
+                    self._watched.discard(run)
+                    raise OutOfMemoryError(
+                        f"the system refused the thread that keeps timeout_ms; {MORE_THREADS}, or "
+                        "give no timeout_ms"
+                    ) from None
                 self._thread = thread
             elif run.deadline < self._wakes_at:
                 self._changed.notify()

@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
     CHECK_OK(semantic_load_model(argv[3], NULL, &hungry, &error), &error);
     check_the_others();
 
-    limit(16 * MEGABYTE);
+    limit(40 * MEGABYTE); /* a thread takes 8 */
     refused("load", load(argv[2], &error), &error);
     limit(32 * MEGABYTE);
     refused("run", classify(hungry, 500, &error), &error);

@@ -54,11 +54,23 @@ def text(name: str) -> dict[str, object]:
     return {"Sequence": {"id": name, "type_id": 0}}
 
 
+def splitting(expression: str) -> str:
+    return tokenizer(
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": expression},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    )
+
+
 FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
 ADDED = [{"id": 2, "content": "aaaa", "normalized": True, **FLAGS}]
 SPECIAL = {"SpecialToken": {"id": "X", "type_id": 0}}
 SPLIT_LETTER = tokenizer(bpe("#", ["a", "é", "aé"], ["a", "é"]))
 DOUBLING = normalizers(*[replacing("a", "aa")] * 40)
+DEEP = "groups and repetitions; more than 200"
 LONGER = "more than 1024 times longer"
 TOKENIZERS: dict[str, tuple[str, str, str]] = {
     "a sound one": (tokenizer(), "", ""),
@@ -174,7 +186,7 @@ TOKENIZERS: dict[str, tuple[str, str, str]] = {
             }
         ),
         "UNSUPPORTED",
-        "max_input_chars_per_word is 9223372036854775808; words of more than 1000",
+        "max_input_chars_per_word is 9223372036854775808; words of more than 200",
     ),
     "pieces of no length": (
         tokenizer(pre_tokenizer={"type": "FixedLength", "length": 0}),
@@ -192,28 +204,50 @@ TOKENIZERS: dict[str, tuple[str, str, str]] = {
         "failed on a text",
     ),
     "a pattern that is none": (
-        tokenizer(
-            pre_tokenizer={
-                "type": "Split",
-                "pattern": {"Regex": "("},
-                "behavior": "Isolated",
-                "invert": False,
-            }
-        ),
+        splitting("("),
         "BAD_ARTIFACT",
         "is damaged",
     ),
     "a pattern that tries for ever": (
-        tokenizer(
-            pre_tokenizer={
-                "type": "Split",
-                "pattern": {"Regex": "(?:a|aa)+[bc]"},
-                "behavior": "Isolated",
-                "invert": False,
-            }
-        ),
+        splitting("(?:a|aa)+[bc]"),
         "BAD_ARTIFACT",
         "failed on a text",
+    ),
+    "a sound expression": (
+        splitting(
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s+(?!\S)|\s+|\("
+        ),
+        "",
+        "",
+    ),
+    "groups in groups": (splitting("(" * 300 + "x" + ")" * 300), "UNSUPPORTED", DEEP),
+    "groups that seem to end": (splitting("(x[)]" * 201 + ")" * 201), "UNSUPPORTED", DEEP),
+    "classes in classes": (splitting("[a" * 300 + "]" * 300), "UNSUPPORTED", DEEP),
+    "repetitions of repetitions": (splitting("x" + "{1,2}" * 500), "UNSUPPORTED", DEEP),
+    "options in options": (splitting("(?i)" * 500 + "x"), "UNSUPPORTED", DEEP),
+    "absence of absence": (splitting("(?~" * 66 + "x" + ")" * 66), "UNSUPPORTED", DEEP),
+    "groups in groups of a normalizer": (
+        tokenizer(
+            normalizer={
+                "type": "Replace",
+                "pattern": {"Regex": "(?:" * 300 + "x" + ")" * 300},
+                "content": "a",
+            }
+        ),
+        "UNSUPPORTED",
+        DEEP,
+    ),
+    "groups in groups of a decoder, hidden": (
+        tokenizer(
+            decoder={
+                "type": "Replace",
+                "pattern": {"Regex": "(" * 300 + "x" + ")" * 300},
+                "content": "a",
+            }
+        ).replace("Regex", "Re\\u0067ex"),
+        "UNSUPPORTED",
+        DEEP,
     ),
     "another version": (tokenizer(version="9.9"), "BAD_ARTIFACT", "is damaged"),
     "a byte order mark": ("\ufeff" + tokenizer(), "BAD_ARTIFACT", "is damaged"),

@@ -20,6 +20,7 @@ from libsemantic.engine.errors import (
     InternalError,
     OutOfMemoryError,
     OverloadedError,
+    SemanticError,
 )
 from libsemantic.engine.results import Float32
 from libsemantic.engine.ticket import Ticket, Tickets
@@ -72,6 +73,7 @@ class Runs:
         self.holds: Callable[[list[int]], bool] = self.no_one
         self.stopped = threading.Event()
         self.error: BaseException | None = None
+        self.fails: set[int] = set()  # windows that fail with the error; all if there are none
         self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
 
@@ -90,7 +92,9 @@ class Runs:
                 if stop.wait(0.002) or control.stopped:
                     self.stopped.set()
                     raise RunStoppedError
-            if self.error is not None:
+            if self.error is not None and (
+                not self.fails or self.fails.intersection(names(windows))
+            ):
                 raise self.error
             return [np.array([2.0 * name], np.float32) for name in names(windows)]
         finally:
@@ -574,25 +578,69 @@ def test_keys_cancel_what_carries_them() -> None:
 # Errors
 
 
-def test_an_error_settles_every_window_of_its_run_and_no_other(
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InternalError("ONNX Runtime failed in a run"), InternalError),
+        (OutOfMemoryError("the system refused the memory of a run"), OutOfMemoryError),
+        (MemoryError(), OutOfMemoryError),
+    ],
+    ids=["error", "memory", "numpy"],
+)
+def test_a_window_that_fails_its_run_fails_alone(
+    batcher: Batcher, runs: Runs, error: Exception, kind: type[SemanticError]
+) -> None:
+    runs.close()
+    first = Caller(batcher, work(100))
+    runs.wait_for_a_run()
+    callers = [Caller(batcher, work(8, 8, first=10 * number)) for number in (1, 2, 3)]
+    until(lambda: all(each.own.waiting for each in callers))
+    runs.error, runs.fails = error, {20, 31}
+    runs.open()
+    assert right(first.finish())
+    one, two, three = (each.finish() for each in callers)
+    assert all(each.error is None for each in callers)
+    assert right(one)
+    assert answers(two) == [None, 42.0]
+    assert kinds(two) == [kind, None]
+    assert answers(three) == [60.0, None]
+    assert kinds(three) == [None, kind]
+    assert sorted(map(len, runs.batches)) == [1] * 7 + [6]  # together, then each by itself
+    assert sum(each.own.runs for each in callers) == 7
+    errors = [*two.errors, *three.errors]
+    assert all(each is None or each.__traceback__ is None for each in errors)
+
+
+def test_a_run_that_fails_is_not_done_again_for_whom_no_one_waits(
     batcher: Batcher, runs: Runs
 ) -> None:
     runs.close()
     first = Caller(batcher, work(100))
     runs.wait_for_a_run()
-    callers = [Caller(batcher, work(8, 8, first=10 * number)) for number in (1, 2)]
-    until(lambda: all(each.own.waiting for each in callers))
-    runs.error = OutOfMemoryError("the system refused the memory of a run")
+    patient = Caller(batcher, work(8, first=10))
+    until(lambda: patient.own.waiting)
+    hasty = Caller(batcher, work(8, first=20))
+    until(lambda: hasty.own.waiting)
+    runs.error, runs.fails = InternalError("failed"), {10}
+    runs.holds = lambda names: names == [10, 20]
+    assert right(first.finish())
+    runs.wait_for_a_run()
+    hasty.own.ticket.cancel()
+    assert kinds(hasty.finish()) == [CancelledError]
     runs.open()
-    for each in (first, *callers):
-        done = each.finish()
-        assert each.error is None
-        assert set(kinds(done)) == {OutOfMemoryError}
-        assert answers(done) == [None] * len(done.windows)
-    runs.error = None
-    after = work(8)
-    batcher.execute(after, ignore)
-    assert right(after)
+    assert kinds(patient.finish()) == [InternalError]
+    assert runs.batches == [[1], [10, 20], [10]]
+    assert kinds(hasty.own) == [CancelledError]
+
+
+def test_runs_one_by_one_can_be_stopped(batcher: Batcher, runs: Runs) -> None:
+    runs.error, runs.fails = InternalError("failed"), {2}
+    runs.holds = lambda names: names == [3]
+    caller = Caller(batcher, work(8, 8, 8))
+    until(lambda: [3] in runs.batches)
+    caller.own.ticket.cancel()
+    assert kinds(caller.finish()) == [None, InternalError, CancelledError]
+    assert answers(caller.own) == [2.0, None, None]
 
 
 def test_a_fault_reaches_its_leader_and_fails_the_followers(batcher: Batcher, runs: Runs) -> None:
@@ -623,9 +671,10 @@ def test_a_thread_that_cannot_be_started_fails_one_call_only(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         own = work(8, ticket=Ticket(10_000))
-        with pytest.raises(RuntimeError, match="new thread"):
-            batcher.execute(own, ignore)
-        assert kinds(own) == [InternalError]
+        batcher.execute(own, ignore)
+        assert kinds(own) == [OutOfMemoryError]
+        assert "refused the thread" in str(own.errors[0])
+        assert "ulimit -u" in str(own.errors[0])
         after = work(8)  # needs no thread
         batcher.execute(after, ignore)
         assert right(after)

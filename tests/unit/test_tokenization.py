@@ -1,6 +1,7 @@
 """Encoding of texts and pairs, what a tokenizer.json may hold, and offsets in bytes."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -299,3 +300,21 @@ def test_byte_offsets_keep_the_shape() -> None:
     assert to_byte_offsets("é😀x", ranges).tolist() == [[0, 2], [2, 7]]
     assert to_byte_offsets("abc", ranges).tolist() == [[0, 1], [1, 3]]
     assert to_byte_offsets("", np.zeros((0, 2), np.int64)).shape == (0, 2)
+
+
+def test_what_a_signal_handler_raises_is_not_the_tokenizers_fault() -> None:
+    """Whatever its type: the host wants its own exception, not a damaged tokenizer."""
+
+    def handle(*_: object) -> None:
+        raise kind("the time is up")
+
+    tokenizer = load_tokenizer(BERT)
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        for kind in (Exception, ValueError, TimeoutError):
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            with pytest.raises(kind, match="the time is up") as caught:
+                tokenizer.encode(["math law " * 100_000], False)
+            assert type(caught.value) is kind
+    finally:
+        signal.signal(signal.SIGALRM, before)
