@@ -157,6 +157,12 @@ def entry(name: str, **changes: object) -> Spoil:
     return header(lambda table: table[name].update(changes))
 
 
+def filling(length: int) -> Spoil:
+    """Make the header valid JSON of so many bytes and some more, and the file as long."""
+    text = b'{"__metadata__": {"x": "' + b"x" * length + b'"}}'
+    return write(WEIGHTS, len(text).to_bytes(8, "little") + text)
+
+
 def announced(length: int) -> Spoil:
     """Let the weights say that their header is that long."""
 
@@ -180,16 +186,31 @@ CASES: dict[str, Case] = {
     ),
     "a header beyond the file": (announced(2**63), BadArtifactError, "announces a header of"),
     "a header one byte longer": (announced(10**6), BadArtifactError, "announces a header of"),
-    "a header of nothing": (announced(0), BadArtifactError, "its JSON is damaged"),
+    "a header of 17 MB": (
+        filling(17 << 20),
+        BadArtifactError,
+        "has a header of 17825[0-9]{3} bytes, at most 16777216 are read",
+    ),
     "a header of 100 MB": (
-        sparse(WEIGHTS, 200_000_000, (99_999_000).to_bytes(8, "little")),
+        filling(100_000_000),
+        BadArtifactError,
+        "has a header of 1000000[0-9]{2} bytes, at most 16777216 are read",
+    ),
+    "a config of 9 MB": (
+        write("config.json", '{"x": [' + "0," * (9 << 19) + "0]}"),
+        BadArtifactError,
+        "has 94371[0-9]{2} bytes; a description has at most 8388608",
+    ),
+    "a header of nothing": (announced(0), BadArtifactError, "its JSON is damaged"),
+    "a header of 16 MB": (
+        sparse(WEIGHTS, 200_000_000, (16 << 20).to_bytes(8, "little")),
         BadArtifactError,
         "its JSON is damaged",
     ),
     "a header above the limit": (
-        sparse(WEIGHTS, 200_000_000, (100_000_001).to_bytes(8, "little")),
+        sparse(WEIGHTS, 200_000_000, ((16 << 20) + 1).to_bytes(8, "little")),
         BadArtifactError,
-        "a header at most 100000000",
+        "has a header of 16777217 bytes, at most 16777216 are read",
     ),
     "a deep header": (
         write(WEIGHTS, len(DEEP).to_bytes(8, "little") + DEEP.encode()),
