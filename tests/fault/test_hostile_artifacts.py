@@ -18,6 +18,7 @@ from libsemantic.engine.config import LoadOptions, Precision, RunOptions, Runtim
 from libsemantic.engine.errors import (
     BadArtifactError,
     CancelledError,
+    ClosedError,
     DeadlineError,
     InvalidArgumentError,
     NotFoundError,
@@ -824,6 +825,34 @@ def test_a_load_without_a_deadline_can_be_cancelled(
         )
     assert 0.3 < time.monotonic() - started < 5
     assert ticket.interrupt is None
+
+
+def test_a_cleanup_stops_a_load_that_never_ends(copy_golden: CopyGolden) -> None:
+    registry = Registry()
+    other = registry.load(str(GOLDEN / NEIGHBOUR))
+    folder = put(copy_golden("bert-seq", {}), tiny(added(*endless(), to="looped")))
+    errors: list[BaseException] = []
+
+    def load(options: LoadOptions) -> None:
+        try:
+            registry.load(str(folder), options)
+        except BaseException as error:
+            errors.append(error)
+
+    both = (LoadOptions(name="endless"), LoadOptions(replaces=other))
+    threads = [threading.Thread(target=load, args=(each,), daemon=True) for each in both]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert all(thread.is_alive() for thread in threads)
+    registry.cleanup(5_000)
+    for thread in threads:
+        thread.join(5)
+    assert [type(error) for error in errors] == [ClosedError, ClosedError]
+    assert all("a cleanup began while" in str(error) for error in errors)
+    again = registry.load(str(GOLDEN / NEIGHBOUR))
+    assert registry.classify_tokens(again, TEXTS).rows.count == len(TEXTS)
+    registry.cleanup(5_000)
 
 
 def test_a_graph_that_never_ends_for_some_texts_is_stopped_by_the_deadline_of_a_call(
