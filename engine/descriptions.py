@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from .errors import BadArtifactError, NotFoundError
 
-MAX_DESCRIPTION_BYTES = 64 << 20
+MAX_DESCRIPTION_BYTES = 8 << 20  # nothing else runs while it is parsed
 SENTINEL_LENGTH = 1_000_000
 _MAX_NAME = 1000
 MAX_NUMBER = 2**31 - 1  # no size of a model comes near it
@@ -110,7 +110,7 @@ def list_names(folder: Path) -> list[str]:
 
 
 def read_json(path: Path) -> object:
-    """Parse a JSON file of at most 64 MiB, in UTF-8 without a byte order mark.
+    """Parse a JSON file of at most 8 MiB, in UTF-8 without a byte order mark.
 
     Raises NotFoundError where it is absent or cannot be read, BadArtifactError where it is
     damaged.

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from .artifacts import ModelSpec, read_artifact
 from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
 from .config import (
@@ -142,7 +144,8 @@ def load_model(
             token_types=spec.token_types,
             control=control,
         )
-        width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
+        with np.errstate(all="ignore"):  # what overflows is refused
+            width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
     limits = Limits(
         parallel_runs=options.parallel_runs or runtime.parallel_runs or cpus,
         batch_rows=options.max_batch_rows or _DEFAULT_BATCH_ROWS,

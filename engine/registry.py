@@ -16,6 +16,7 @@ from . import results, tasks
 from .config import DEFAULT_RUN_OPTIONS, MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions, Task
 from .errors import (
     AlreadyExistsError,
+    CancelledError,
     ClosedError,
     DeadlineError,
     InvalidArgumentError,
@@ -65,6 +66,7 @@ class Registry:
         self._loads = 0
         self._closed = Counters()
         self._tickets = Tickets()
+        self._load_tickets = Tickets()
         self._watchdog = Watchdog()
         self._interpreter_bytes = 0
 
@@ -99,6 +101,8 @@ class Registry:
     def cleanup(self, timeout_ms: int) -> None:
         """Refuse new calls, wait for those in flight, unload every model, stop the threads.
 
+        Loads under way are stopped: nobody could use what they load.
+
         Raise DeadlineError if calls or loads are still under way after ``timeout_ms`` (0 does
         not wait); the models stay stopping, and calling again goes on waiting.
         """
@@ -108,6 +112,7 @@ class Registry:
                 return
             cleanups = self._cleanups
             self._stopping = True
+            self._load_tickets.cancel_all()
             for entry in self._entries.values():
                 if entry.state is State.READY:
                     entry.state = State.STOPPING
@@ -133,11 +138,20 @@ class Registry:
     # ---- models
 
     def load(self, path: str, options: LoadOptions | None = None) -> int:
-        """Load the model in a folder and return its handle; whole or not at all."""
+        """Load the model in a folder and return its handle; whole or not at all.
+
+        Raise ClosedError if a cleanup begins meanwhile.
+        """
         options = options or LoadOptions()
-        ticket = Ticket(options.timeout_ms)
-        if options.replaces:
-            return self._replace(path, options, ticket)
+        ticket = self._load_tickets.open(options.timeout_ms, 0)
+        try:
+            return (self._replace if options.replaces else self._add)(path, options, ticket)
+        except CancelledError:
+            raise ClosedError(f"a cleanup began while {path!r} was loading") from None
+        finally:
+            self._load_tickets.close(ticket)
+
+    def _add(self, path: str, options: LoadOptions, ticket: Ticket) -> int:
         name = options.name or _folder_name(path)
         with self._changed:
             runtime = self._start(self._options or RuntimeOptions())
@@ -362,8 +376,9 @@ class Registry:
         return self._tickets.cancel(key)
 
     def cancel_everything(self) -> None:
-        """Stop all queued and running work."""
+        """Stop all queued and running work, and all loads."""
         self._tickets.cancel_all()
+        self._load_tickets.cancel_all()
 
     def _call(
         self,

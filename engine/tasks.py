@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from . import results
 from .batching import Work
 from .config import DEFAULT_RUN_OPTIONS, LongText, Output, RunOptions, Shorten, Task
@@ -98,8 +100,10 @@ def answer(model: Model, request: Request) -> results.Result:
     rows = _prepare(model, request)
     if request.call is Call.COUNT_TOKENS:
         return decode_counts(model, rows)
-    outputs = _score(model, rows, request)
-    return _DECODERS[request.call](model, request.options, rows, outputs)
+    # Numbers that overflow fail their row; numpy would print, or raise if the host says so.
+    with np.errstate(all="ignore"):
+        outputs = _score(model, rows, request)
+        return _DECODERS[request.call](model, request.options, rows, outputs)
 
 
 def _prepare(model: Model, request: Request) -> list[Row]:

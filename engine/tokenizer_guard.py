@@ -27,8 +27,13 @@ _MAX_NESTING = 200
 _AGAIN = "fetch it again"
 _OWN = "use the tokenizer that belongs to the model"
 
+# What is parsed here: nothing else runs meanwhile, and parts of parts are parsed again.
+_MAX_PARTS = 8 << 20
+_MAX_MODEL = 32 << 20
+_LEAST_PARSED = 1024  # that each value is counted for
 # Printable ASCII that need not be escaped: a key spelt so is not found by its name.
 _ESCAPED = re.compile(r"\\(?:/|u00(?:[2-6]|7[0-9a-eA-E]))")
+_ESCAPE = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|.)", re.DOTALL)
 _PART = re.compile(r'"(?:normalizer|pre_tokenizer|post_processor)"[ \t\r\n]*:[ \t\r\n]*(?=[{\[])')
 _MODEL = re.compile(r'"model"[ \t\r\n]*:[ \t\r\n]*(?=\{)')
 _PREFIX = re.compile(r'"continuing_subword_prefix"[ \t\r\n]*:[ \t\r\n]*"[^"]')
@@ -52,13 +57,13 @@ def check_tokenizer(path: Path, data: bytes) -> bytes:
     try:
         text = data.decode()
         if _ESCAPED.search(text):
-            text = json.dumps(json.loads(text))
+            text = _ESCAPE.sub(_plain, text)
             data = text.encode()
-        parts = [part for value in _values(_PART, text) for part in _objects(value)]
-        for expression in _values(_EXPRESSION, text):
+        parts = [part for value in _values(_PART, text, _MAX_PARTS) for part in _objects(value)]
+        for expression in _values(_EXPRESSION, text, _MAX_PARTS):
             _check_nesting(path, str(expression))
         if '"merges"' in text and _PREFIX.search(text):
-            for model in _values(_MODEL, text):
+            for model in _values(_MODEL, text, _MAX_MODEL):
                 _check_merges(path, model)
     except (ValueError, RecursionError) as error:
         raise BadArtifactError(f"{path} is damaged ({error}); {_AGAIN}") from error
@@ -83,11 +88,37 @@ def check_tokenizer(path: Path, data: bytes) -> bytes:
     return data
 
 
-def _values(key: re.Pattern[str], text: str) -> Iterator[object]:
-    """Yield the value behind each occurrence of a key."""
+def _plain(escape: re.Match[str]) -> str:
+    """Return what an escape stands for, if it need not be one."""
+    letter = chr(int(escape[1], 16)) if escape[1] else escape[0][1]
+    needless = letter not in '"\\\x7f' if escape[1] else letter == "/"
+    return letter if needless else escape[0]
+
+
+def _values(key: re.Pattern[str], text: str, limit: int) -> Iterator[object]:
+    """Yield the value behind each occurrence of a key, of ``limit`` characters together."""
     for found in key.finditer(text):
-        value: object = _DECODER.raw_decode(text, found.end())[0]
+        value, length = _value(text, found.end(), limit)
+        limit -= max(length, _LEAST_PARSED)
         yield value
+
+
+def _value(text: str, start: int, limit: int) -> tuple[object, int]:
+    """Parse the value that starts there, of at most so many characters, and count them."""
+    size = _LEAST_PARSED
+    while size < limit:
+        try:
+            return _DECODER.raw_decode(text[start : start + size])
+        except ValueError:  # perhaps cut
+            if start + size >= len(text):
+                raise
+        size *= 8
+    try:
+        return _DECODER.raw_decode(text[start : start + max(limit, 0)])
+    except ValueError as error:
+        if start + limit >= len(text):
+            raise
+        raise ValueError(f"a part is damaged, or takes more than {limit} characters") from error
 
 
 def _objects(value: object) -> Iterator[dict[str, object]]:

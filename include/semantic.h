@@ -167,10 +167,11 @@ typedef struct semantic_init_options {
 SEMANTIC_API semantic_status semantic_init(const semantic_init_options *options,
                                            semantic_error *error);
 
-/* Refuse new calls, wait for those in flight, unload every model, stop the
- * runtime. Python stays; semantic_init may follow. timeout_ms 0 does not wait.
- * DEADLINE: calls are still in flight, models are stopping; call again to go on
- * waiting. Before the first start there is nothing to do: OK. */
+/* Refuse new calls, wait for those in flight, stop loads (they answer CLOSED),
+ * unload every model, stop the runtime. Python stays; semantic_init may follow.
+ * timeout_ms 0 does not wait. DEADLINE: calls are still in flight, models are
+ * stopping; call again to go on waiting. Before the first start there is nothing
+ * to do: OK. */
 SEMANTIC_API semantic_status semantic_cleanup(int64_t timeout_ms, semantic_error *error);
 
 /* ---- Models ------------------------------------------------------------- */

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
@@ -788,6 +788,26 @@ def token_of(name: str, word: str) -> int:
     vocabulary = json.loads((GOLDEN / name / "tokenizer.json").read_text())["model"]["vocab"]
     number: int = vocabulary[word]
     return number
+
+
+@pytest.mark.parametrize("settings", ["print", "raise"])
+def test_numbers_that_overflow_fail_their_row_in_silence(
+    registry: Registry,
+    copy_golden: CopyGolden,
+    capfd: pytest.CaptureFixture[str],
+    settings: Literal["print", "raise"],
+) -> None:
+    """Whatever the host has told numpy to do: its settings hold for each thread."""
+    model = inlined("bert-embed-mean")
+    poison(model, token_of("bert-embed-mean", "math"), 3.3e38)
+    folder = folder_for(copy_golden, "bert-embed-mean", {})
+    save(model, folder / "model.onnx")
+    with np.errstate(all=settings):
+        handle = registry.load(str(folder))
+        answer = registry.embed(handle, ["law code", "math code"])
+        assert np.geterr()["over"] == settings
+    assert answer.rows.status == (Status.OK, Status.BAD_ARTIFACT)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

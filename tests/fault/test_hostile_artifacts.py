@@ -18,6 +18,7 @@ from libsemantic.engine.config import LoadOptions, Precision, RunOptions, Runtim
 from libsemantic.engine.errors import (
     BadArtifactError,
     CancelledError,
+    ClosedError,
     DeadlineError,
     InvalidArgumentError,
     NotFoundError,
@@ -157,6 +158,12 @@ def entry(name: str, **changes: object) -> Spoil:
     return header(lambda table: table[name].update(changes))
 
 
+def filling(length: int) -> Spoil:
+    """Make the header valid JSON of so many bytes and some more, and the file as long."""
+    text = b'{"__metadata__": {"x": "' + b"x" * length + b'"}}'
+    return write(WEIGHTS, len(text).to_bytes(8, "little") + text)
+
+
 def announced(length: int) -> Spoil:
     """Let the weights say that their header is that long."""
 
@@ -180,16 +187,31 @@ CASES: dict[str, Case] = {
     ),
     "a header beyond the file": (announced(2**63), BadArtifactError, "announces a header of"),
     "a header one byte longer": (announced(10**6), BadArtifactError, "announces a header of"),
-    "a header of nothing": (announced(0), BadArtifactError, "its JSON is damaged"),
+    "a header of 17 MB": (
+        filling(17 << 20),
+        BadArtifactError,
+        "has a header of 17825[0-9]{3} bytes, at most 16777216 are read",
+    ),
     "a header of 100 MB": (
-        sparse(WEIGHTS, 200_000_000, (99_999_000).to_bytes(8, "little")),
+        filling(100_000_000),
+        BadArtifactError,
+        "has a header of 1000000[0-9]{2} bytes, at most 16777216 are read",
+    ),
+    "a config of 9 MB": (
+        write("config.json", '{"x": [' + "0," * (9 << 19) + "0]}"),
+        BadArtifactError,
+        "has 94371[0-9]{2} bytes; a description has at most 8388608",
+    ),
+    "a header of nothing": (announced(0), BadArtifactError, "its JSON is damaged"),
+    "a header of 16 MB": (
+        sparse(WEIGHTS, 200_000_000, (16 << 20).to_bytes(8, "little")),
         BadArtifactError,
         "its JSON is damaged",
     ),
     "a header above the limit": (
-        sparse(WEIGHTS, 200_000_000, (100_000_001).to_bytes(8, "little")),
+        sparse(WEIGHTS, 200_000_000, ((16 << 20) + 1).to_bytes(8, "little")),
         BadArtifactError,
-        "a header at most 100000000",
+        "has a header of 16777217 bytes, at most 16777216 are read",
     ),
     "a deep header": (
         write(WEIGHTS, len(DEEP).to_bytes(8, "little") + DEEP.encode()),
@@ -803,6 +825,34 @@ def test_a_load_without_a_deadline_can_be_cancelled(
         )
     assert 0.3 < time.monotonic() - started < 5
     assert ticket.interrupt is None
+
+
+def test_a_cleanup_stops_a_load_that_never_ends(copy_golden: CopyGolden) -> None:
+    registry = Registry()
+    other = registry.load(str(GOLDEN / NEIGHBOUR))
+    folder = put(copy_golden("bert-seq", {}), tiny(added(*endless(), to="looped")))
+    errors: list[BaseException] = []
+
+    def load(options: LoadOptions) -> None:
+        try:
+            registry.load(str(folder), options)
+        except BaseException as error:
+            errors.append(error)
+
+    both = (LoadOptions(name="endless"), LoadOptions(replaces=other))
+    threads = [threading.Thread(target=load, args=(each,), daemon=True) for each in both]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert all(thread.is_alive() for thread in threads)
+    registry.cleanup(5_000)
+    for thread in threads:
+        thread.join(5)
+    assert [type(error) for error in errors] == [ClosedError, ClosedError]
+    assert all("a cleanup began while" in str(error) for error in errors)
+    again = registry.load(str(GOLDEN / NEIGHBOUR))
+    assert registry.classify_tokens(again, TEXTS).rows.count == len(TEXTS)
+    registry.cleanup(5_000)
 
 
 def test_a_graph_that_never_ends_for_some_texts_is_stopped_by_the_deadline_of_a_call(

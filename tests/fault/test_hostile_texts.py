@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from libsemantic.engine import results
+from libsemantic.engine.batching import Batcher, Work
 from libsemantic.engine.config import LogLevel, LongText, RunOptions, RuntimeOptions, Shorten
 from libsemantic.engine.errors import (
     CancelledError,
@@ -22,6 +23,7 @@ from libsemantic.engine.inputs import Text
 from libsemantic.engine.registry import Registry
 
 from ..abi.binding import MODELS
+from ..conftest import Gate
 
 SECRET = "xyzzyplugh"  # in each text that can hold it; in nothing that is said
 Answer = TypeVar("Answer")
@@ -251,12 +253,72 @@ LONG = [f"{SECRET} math taxi " * 40] * 20_000
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("texts", [LONG, [TEXTS["a megabyte"][0]]], ids=["rows", "one text"])
 def test_a_deadline_of_a_millisecond(library: Library, name: str, texts: Sequence[Text]) -> None:
-    """One text is tokenised whole before the deadline is looked at: a second or two a megabyte."""
+    """One text is tokenised whole before the deadline is looked at: up to 4.5 s a megabyte."""
     options = cutting(name, LongText.WINDOWS, timeout_ms=1)
     started = time.monotonic()
     with pytest.raises(DeadlineError, match=r"^timeout_ms 1 has passed"):
         within(30, lambda: library.calls[name](texts, options))
     assert time.monotonic() - started < (2 if len(texts) > 1 else 20)
+
+
+@pytest.mark.parametrize("given_up", ["deadline", "cancelled"])
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "count_tokens"])
+def test_work_is_given_up_in_the_queue_and_in_a_run(
+    registry: Registry, gate: Gate, name: str, given_up: str
+) -> None:
+    """With one run at a time, and that one held: the first call is in it, the second waits."""
+    library = Library(registry)
+    call = library.calls[name]
+    timed = given_up == "deadline"
+    admitted = threading.Event()
+    ended: dict[int, SemanticError] = {}
+    execute = Batcher.execute
+
+    def run(key: int) -> None:
+        try:
+            call([f"{SECRET} math"], RunOptions(cancel_key=key))
+        except SemanticError as error:
+            ended[key] = error
+
+    def late(batcher: Batcher, work: Work, on_admitted: Callable[[], None]) -> None:
+        """Let the time begin to run when the texts are tokenised; a run needs some to begin."""
+
+        def note() -> None:
+            on_admitted()
+            admitted.set()
+
+        if timed:
+            work.ticket.timeout_ms = 1
+            work.ticket.deadline = time.monotonic() + (0.2 if work.ticket.key == 1 else 0.001)
+        execute(batcher, work, note)
+
+    def give_up(key: int, arrived: Callable[[], object]) -> None:
+        admitted.clear()
+        thread = threading.Thread(target=run, args=(key,), daemon=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Batcher, "execute", late)
+            thread.start()
+            assert admitted.wait(10)
+            arrived()
+            if not timed:
+                assert registry.cancel(key)
+            thread.join(10)
+        assert not thread.is_alive()
+
+    gate.close()
+    give_up(1, gate.wait_for_a_run)
+    holder = threading.Thread(target=run, args=(3,), daemon=True)
+    holder.start()
+    gate.wait_for_a_run()
+    give_up(2, lambda: time.sleep(0.02))
+    assert holder.is_alive()
+    assert not gate.entered.acquire(timeout=0.02), "the second call ran"
+    gate.open()
+    holder.join(10)
+    kind = DeadlineError if timed else CancelledError
+    assert {key: type(error) for key, error in ended.items()} == {1: kind, 2: kind}
+    assert within(10, lambda: call(["math"], RunOptions())).rows.status == (Status.OK,)
+    library.settled()
 
 
 def test_work_that_is_cancelled_while_it_runs_and_while_it_waits(library: Library) -> None:

@@ -249,6 +249,23 @@ TOKENIZERS: dict[str, tuple[str, str, str]] = {
         "UNSUPPORTED",
         DEEP,
     ),
+    "a normalizer of 9 MB": (
+        tokenizer(normalizer={"x": [[]] * 2_300_000}),
+        "BAD_ARTIFACT",
+        "takes more than 8388608 characters",
+    ),
+    "9,000 normalizers in one": (
+        tokenizer(x=[{"normalizer": []}] * 9_000),
+        "BAD_ARTIFACT",
+        "takes more than",
+    ),
+    "escapes that need not be": (
+        tokenizer(bpe(None, ["a", "b", " ", "é", '"', "\\/", "/"]))
+        .replace("/", "\\/")
+        .replace('"a"', '"\\u0061"'),
+        "",
+        "",
+    ),
     "another version": (tokenizer(version="9.9"), "BAD_ARTIFACT", "is damaged"),
     "a byte order mark": ("\ufeff" + tokenizer(), "BAD_ARTIFACT", "is damaged"),
     "blanks": (" " * 100, "BAD_ARTIFACT", "is damaged"),

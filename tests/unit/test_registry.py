@@ -450,13 +450,9 @@ def test_cleaning_up_ends_a_load(registry: Registry, gate: Gate) -> None:
     gate.close()
     load = Background(lambda: registry.load(SEQ))
     gate.wait_for_a_run()
-    with pytest.raises(DeadlineError, match="1 calls or loads"):
-        registry.cleanup(10)
-    cleaning = Background(lambda: registry.cleanup(ENDLESS))
-    gate.open()
+    registry.cleanup(ENDLESS)  # although the gate stays closed
     with pytest.raises(ClosedError, match="cleanup"):
         load.answer()
-    cleaning.answer()
     assert registry.list_models().count == 0
 
 
