@@ -9,9 +9,13 @@ SHELL := /bin/bash
 .SUFFIXES:
 
 PREFIX ?= /opt/libsemantic
+MINUTES ?= 60
 ifdef PYTHON
 export PYTHON
 endif
+
+# ONNX Runtime reports to its makers unless told not to. The library sees to it by itself.
+export ORT_DISABLE_TELEMETRY := 1
 
 VENV := build/env
 PY := $(VENV)/bin/python
@@ -24,6 +28,11 @@ has_python = $(if $(wildcard $(1)),$(shell find $(1) -name '*.py' -print -quit))
 PYTHON_PATHS = $(foreach path,build_ffi.py tools bench examples tests,$(if \
 	$(call has_python,$(path)),$(path)))
 C_FILES = $(shell find include ffi examples bench tests -name '*.[ch]' | sort)
+
+export SEMANTIC_TEST_MODELS := $(CURDIR)/tests/golden/models
+
+STATICCHECK_VERSION := 0.8.2
+STATICCHECK := build/bin/staticcheck-$(STATICCHECK_VERSION)
 
 GOFMT = "$$("$$(tools/find_go.sh)" env GOROOT)/bin/gofmt"
 
@@ -76,14 +85,27 @@ test-python: $(LIBRARY) models ## run the Python and C tests (PYTEST_ARGS=... is
 .PHONY: test-go
 test-go: $(LIBRARY) ## run the Go tests
 	@# -count=1: Go's cached results know nothing of the library.
-	SEMANTIC_TEST_MODELS="$(CURDIR)/tests/golden/models" tools/go.sh test -count=1 ./...
+	tools/go.sh test -count=1 ./semantic/... ./cmd/...
+	tools/go.sh test -count=1 -race ./native/...
+	tools/go.sh with env CGO_ENABLED=0 go test -count=1 ./...
 
 .PHONY: test-long
 test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 20 minutes)
 	$(PY) -m pytest tests/long $(PYTEST_ARGS)
+	SEMANTIC_TEST_LONG=1 tools/go.sh test -race -count=1 -run TestManyGoroutines ./native/libsemantic
+
+.PHONY: soak
+soak: $(LIBRARY) ## mix all calls and fuzz for MINUTES=60; a finding is kept in build/fuzz
+	$(PY) -m tests.long.soak --minutes $(MINUTES)
+
+# It needs Go 1.26, which an older Go fetches.
+$(STATICCHECK): $(VENV_STAMP)
+	GOBIN="$(CURDIR)/build/bin" GOTOOLCHAIN=auto "$$(tools/find_go.sh)" install \
+		honnef.co/go/tools/cmd/staticcheck@v$(STATICCHECK_VERSION)
+	mv build/bin/staticcheck $@
 
 .PHONY: lint
-lint: $(LIBRARY) ## check format, style and types of Python, Go and C
+lint: $(LIBRARY) $(STATICCHECK) ## check format, style and types of Python, Go and C
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	@# The sources under the names they are imported by.
@@ -95,6 +117,9 @@ lint: $(LIBRARY) ## check format, style and types of Python, Go and C
 	files=$$($(GOFMT) -l go_example); \
 		[ -z "$$files" ] || { echo "error: not formatted, run make format:" $$files >&2; exit 1; }
 	tools/go.sh vet ./...
+	tools/go.sh with "$(CURDIR)/$(STATICCHECK)" ./...
+	tools/go.sh with env CGO_ENABLED=0 go vet ./...
+	tools/go.sh with env CGO_ENABLED=0 "$(CURDIR)/$(STATICCHECK)" ./...
 
 .PHONY: format
 format: $(VENV_STAMP) ## format Python, Go and C

@@ -17,6 +17,7 @@ def describe(
     name: str,
     generation: int,
     provider: str,
+    device: str,
     dtype: str,
     max_tokens: int,
     position_limit: int,
@@ -54,10 +55,10 @@ def describe(
         warnings=spec.warnings,
         json="",
     )
-    return replace(info, json=_as_json(info, spec))
+    return replace(info, json=_as_json(info, spec, device))
 
 
-def _as_json(info: ModelInfo, spec: ModelSpec) -> str:
+def _as_json(info: ModelInfo, spec: ModelSpec, device: str) -> str:
     return json.dumps(
         {
             "name": info.name,
@@ -68,12 +69,14 @@ def _as_json(info: ModelInfo, spec: ModelSpec) -> str:
             "task": spec.task.name.lower(),
             "source": info.source,
             "provider": info.provider,
+            "device": device,
             "dtype": info.dtype,
             "multi_label": info.multi_label,
             "labels": info.labels,
             "max_tokens": info.max_tokens,
             "position_limit": info.position_limit,
             "max_text_bytes": info.max_text_bytes,
+            "vocab_size": spec.config.get("vocab_size"),
             "dimension": info.dimension,
             "dimensions": info.dimensions.tolist(),
             "layers": info.layers.tolist(),

@@ -164,6 +164,7 @@ def load_model(
         name=name,
         generation=generation,
         provider=session.provider,
+        device=device.place,
         dtype=opened.dtype,
         max_tokens=max_tokens,
         position_limit=position_limit,

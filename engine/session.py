@@ -1,5 +1,6 @@
 """ONNX Runtime sessions: opened on the device that was asked for, verified, run."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from .batching import RunControl, RunStoppedError, Window
@@ -20,6 +20,12 @@ from .errors import (
     SemanticError,
 )
 from .results import Float32
+
+# Else ONNX Runtime, when it is imported, writes files into the user's cache folder and sends what
+# it did to its makers. Only who has set the variable already may want that.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import onnxruntime as ort
 
 _TERMINATED = "terminate flag"
 _OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
@@ -52,6 +58,11 @@ class Device:
     name: str
     provider: str
     options: Mapping[str, str]
+
+    @property
+    def place(self) -> str:
+        """Name the device itself, also where "auto" has found it."""
+        return f"cuda:{self.options['device_id']}" if self.options else "cpu"
 
 
 # Kind of device → execution provider, best first: "auto" takes the first installed one.

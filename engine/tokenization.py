@@ -5,7 +5,9 @@ while another thread encodes is an error inside the library, and from tokenizers
 pieces it cuts off are incomplete. Texts are encoded whole; ``windows`` cuts them.
 """
 
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from .config import Shorten
 from .errors import BadArtifactError, InternalError, NotFoundError, UnsupportedError
+from .memory import require_bytes
 from .tokenizer_guard import check_tokenizer
 
 IntArray = NDArray[np.int64]
@@ -25,7 +28,12 @@ Span = tuple[int, int]
 _FIRST_PROBE, _SECOND_PROBE = 2**32 - 1, 2**32 - 2
 # Such a text holds the interpreter lock for less than a millisecond.
 _SHORT_CHARACTERS = 1024
+_LONG_TOKENS = 2000  # copying fewer takes less than a millisecond
+_COPYING, _FREE = threading.Lock(), nullcontext()
 _MAX_FILE_BYTES = 256 << 20  # the largest known vocabularies take 35 MB
+# What the tokenizers library takes at most, measured: punctuation and 4-byte letters take most.
+_MEMORY_PER_CHARACTER = 700
+_MEMORY_PER_FILE_BYTE = 20
 _MAX_REASON = 300  # the library's own may quote all of the file
 _PAD_TOKENS = ("[PAD]", "<pad>")
 
@@ -86,8 +94,9 @@ class Encoded:
         if self.source is None:
             raise InternalError("offsets were asked of an encoding that was made without them")
         start, end = self.part(part)
-        pairs = self.source.offsets[start:end]
-        flat = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * len(pairs))
+        with _alone(self.source):
+            pairs = self.source.offsets[start:end]
+            flat = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * len(pairs))
         return flat.reshape(-1, 2)
 
 
@@ -113,7 +122,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], offsets: bool) -> list[Encoded]:
         """Encode each text whole, with special tokens.
 
-        Raise BadArtifactError if the tokenizer fails on a text.
+        Raise BadArtifactError if the tokenizer fails on a text, OutOfMemoryError.
         """
         encodings = self._run(texts, offsets)
         return [_encoded(source, self._only(source), None, offsets) for source in encodings]
@@ -127,7 +136,8 @@ class Tokenizer:
         does; its ``second`` is empty and lies at the end.
 
         Raise UnsupportedError where the tokenizer has no usable pair template, InternalError if
-        the two sides differ in number, BadArtifactError if the tokenizer fails on a text.
+        the two sides differ in number, BadArtifactError if the tokenizer fails on a text,
+        OutOfMemoryError.
         """
         if self.pair is None:
             raise UnsupportedError(
@@ -159,14 +169,18 @@ class Tokenizer:
     def _run(
         self, inputs: Sequence[str] | Sequence[str | tuple[str, str]], offsets: bool
     ) -> list[tokenizers.Encoding]:
+        characters = sum(
+            len(each) if isinstance(each, str) else sum(map(len, each)) for each in inputs
+        )
+        if characters > _SHORT_CHARACTERS:
+            require_bytes(_MEMORY_PER_CHARACTER * characters, "to turn the texts into tokens")
         # Both batch calls release the interpreter lock and hand over to other threads; ``encode``
         # holds it, which is cheaper for one short text. The fast one leaves every offset (0, 0)
         # and is else equal.
         backend = self.backend
         try:
-            text = inputs[0] if len(inputs) == 1 else None
-            if isinstance(text, str) and len(text) <= _SHORT_CHARACTERS:
-                return [backend.encode(text)]
+            if characters <= _SHORT_CHARACTERS and len(inputs) == 1 and isinstance(inputs[0], str):
+                return [backend.encode(inputs[0])]
             return backend.encode_batch(inputs) if offsets else backend.encode_batch_fast(inputs)
         except BaseException as error:
             if not _is_library_fault(error):
@@ -180,8 +194,8 @@ class Tokenizer:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read the ``tokenizer.json`` at ``path``; truncation and padding it asks for are dropped.
 
-    Raise NotFoundError if it is not there, BadArtifactError if it cannot be read or used, and
-    UnsupportedError if it asks for more memory or time than a tokenizer needs.
+    Raise NotFoundError if it is not there, BadArtifactError if it cannot be read or used,
+    UnsupportedError if it asks for more memory or time than a tokenizer needs, OutOfMemoryError.
     """
     try:
         size = path.stat().st_size
@@ -198,12 +212,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
             f"{path} has {size} bytes, a tokenizer at most {_MAX_FILE_BYTES}; fetch it again"
         )
     data = check_tokenizer(path, data)
+    require_bytes(_MEMORY_PER_FILE_BYTE * size, f"to read {path}")
     try:
         backend = tokenizers.Tokenizer.from_buffer(data)
         padding = backend.padding
         backend.no_truncation()
         backend.no_padding()
-        vocab_size = max(backend.get_vocab(True).values(), default=-1) + 1
+        vocab_size = _vocab_size(backend)
         single, pair = _read_layouts(backend)
     except BaseException as error:
         if not _is_library_fault(error):
@@ -233,11 +248,33 @@ def to_byte_offsets(text: str, offsets: IntArray) -> IntArray:
     return np.append(starts, len(data))[offsets]
 
 
+def _alone(source: tokenizers.Encoding) -> AbstractContextManager[object]:
+    """Let one thread at a time copy a long encoding.
+
+    To copy 20,000 tokens and their offsets holds the interpreter lock for some milliseconds; many
+    threads that do so in turn would keep any other thread waiting for all of them.
+    """
+    return _COPYING if len(source) > _LONG_TOKENS else _FREE
+
+
 def _encoded(
     source: tokenizers.Encoding, first: Span, second: Span | None, offsets: bool
 ) -> Encoded:
-    ids, type_ids = np.array(source.ids, np.int64), np.array(source.type_ids, np.int64)
+    with _alone(source):
+        ids, type_ids = np.array(source.ids, np.int64), np.array(source.type_ids, np.int64)
     return Encoded(ids, type_ids, first, second, source if offsets else None)
+
+
+def _vocab_size(backend: tokenizers.Tokenizer) -> int:
+    """Return the largest id + 1.
+
+    Where the ids have no gaps it is their number. To count them one by one lets other threads
+    run, while ``get_vocab`` stops them for half a second at 256,000 tokens.
+    """
+    count = backend.get_vocab_size(True)
+    if all(backend.id_to_token(number) is not None for number in range(count)):
+        return count
+    return max(backend.get_vocab(True).values(), default=-1) + 1
 
 
 def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout | None]:

@@ -97,9 +97,9 @@ class Boundary:
             try:
                 return entry(*arguments)
             except BaseException as raised:  # the boundary never throws
-                failure = as_semantic_error(raised)
-                self._set_error(arguments[-1], failure.status, failure)
-                return int(failure.status)
+                # A local variable that holds it would be a cycle through its traceback: whatever
+                # the failed call used would live until a garbage collection.
+                return self._fail(arguments[-1], raised)
 
         return guarded
 
@@ -199,6 +199,11 @@ class Boundary:
         failure.input_index = row
         self._set_error(error, Status.PARTIAL, failure)
         return Status.PARTIAL
+
+    def _fail(self, error: CData, raised: BaseException) -> int:
+        failure = as_semantic_error(raised)
+        self._set_error(error, failure.status, failure)
+        return int(failure.status)
 
     def _set_error(self, error: CData, status: Status, failure: SemanticError) -> None:
         message = one_line(failure.message).encode("utf-8", "replace")

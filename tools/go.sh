@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run the Go tool in go_example against the library in build/, with no network.
 #
-# usage: tools/go.sh ARGUMENTS   e.g. tools/go.sh test ./...
+# usage: tools/go.sh ARGUMENTS      e.g. tools/go.sh test ./...
+#        tools/go.sh with COMMAND   a command that calls the Go tool itself
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -21,4 +22,7 @@ export CGO_LDFLAGS="'-L$root/build/lib' -lsemantic '-Wl,-rpath,$root/build/lib'"
 export PKG_CONFIG_PATH=$root/build/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 
 cd "$root/go_example"
+if [ "${1-}" = with ]; then
+    PATH=$(dirname "$go"):$PATH exec "${@:2}"
+fi
 exec "$go" "$@"

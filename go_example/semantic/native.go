@@ -365,6 +365,8 @@ func nativeStatusName(status Status) string {
 	return C.GoString(C.semantic_status_name(C.semantic_status(status)))
 }
 
+func nativeVersion() string { return C.GoString(C.semantic_version()) }
+
 func nativeInit(o Options) error {
 	const wantMajor, wantMinor = C.SEMANTIC_ABI_MAJOR, C.SEMANTIC_ABI_MINOR
 	abi := C.semantic_abi_version()
@@ -372,7 +374,7 @@ func nativeInit(o Options) error {
 		return newError(ErrUnsupported,
 			"libsemantic %s has ABI %d.%d and this program was built for %d.%d; "+
 				"build it with the header of the library that it runs with",
-			C.GoString(C.semantic_version()), major, minor, wantMajor, wantMinor)
+			nativeVersion(), major, minor, wantMajor, wantMinor)
 	}
 	var args arguments
 	defer args.release()

@@ -7,6 +7,8 @@ const noCgo = "this program was built without cgo; build it with CGO_ENABLED=1, 
 
 func unsupported() error { return newError(ErrUnsupported, noCgo) }
 
+func nativeVersion() string { return "" }
+
 func nativeInit(Options) error { return unsupported() }
 
 func nativeCleanup(int64) error { return unsupported() }

@@ -3,19 +3,29 @@ package semantic
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 const defaultMaxCalls = 256
+
+// stops counts how often the runtime of the process was stopped. A handle from before
+// must not start it again, with options that nobody chose.
+var stops atomic.Uint64
 
 // A Runtime is a handle for the one runtime of the process. Make it with Open.
 type Runtime struct {
 	life     *lifetime
 	maxCalls int
+	opened   uint64 // stops, when it was opened
 
 	mu     sync.Mutex
 	models map[uint64]*Model                           // by ID, so that Find and Load agree
 	keys   map[uint64]map[*context.CancelFunc]struct{} // calls by RunOptions.CancelKey
 }
+
+// Version is that of the loaded library, such as "0.1.0"; empty without cgo. It starts
+// nothing.
+func Version() string { return nativeVersion() }
 
 // Open starts the runtime. The same options again give one more handle for it;
 // other options while it runs are ErrAlreadyExists.
@@ -31,10 +41,19 @@ func Open(ctx context.Context, options Options) (*Runtime, error) {
 	if maxCalls == 0 {
 		maxCalls = defaultMaxCalls
 	}
-	if err := nativeInit(options); err != nil {
-		return nil, err
+	opened := stops.Load()
+	for {
+		if err := nativeInit(options); err != nil {
+			return nil, err
+		}
+		now := stops.Load()
+		if now == opened {
+			break
+		}
+		opened = now // stopped meanwhile, perhaps after it was started here
 	}
 	return &Runtime{
+		opened:   opened,
 		life:     newLifetime(),
 		maxCalls: maxCalls,
 		models:   map[uint64]*Model{},
@@ -46,7 +65,7 @@ func Open(ctx context.Context, options Options) (*Runtime, error) {
 // the device and tests itself, and only then it can be found. A name that another
 // model has is ErrAlreadyExists.
 func (r *Runtime) Load(ctx context.Context, path string, options LoadOptions) (*Model, error) {
-	if !r.life.enter() {
+	if !r.enter() {
 		return nil, closedError("runtime")
 	}
 	defer r.life.leave()
@@ -72,7 +91,7 @@ func (r *Runtime) Load(ctx context.Context, path string, options LoadOptions) (*
 // Find returns the model of a name: the same *Model that Load returned. A model
 // that is still loading is ErrNotReady.
 func (r *Runtime) Find(name string) (*Model, error) {
-	if !r.life.enter() {
+	if !r.enter() {
 		return nil, closedError("runtime")
 	}
 	defer r.life.leave()
@@ -81,6 +100,18 @@ func (r *Runtime) Find(name string) (*Model, error) {
 		return nil, err
 	}
 	return r.model(id), nil
+}
+
+// enter is false once this handle, or another for the same runtime, was closed.
+func (r *Runtime) enter() bool {
+	if !r.life.enter() {
+		return false
+	}
+	if r.opened == stops.Load() {
+		return true
+	}
+	r.life.leave()
+	return false
 }
 
 func (r *Runtime) model(id uint64) *Model {
@@ -102,7 +133,7 @@ func (r *Runtime) forget(id uint64) {
 
 // Models lists all models that are loading, ready or stopping, oldest first.
 func (r *Runtime) Models() ([]ModelEntry, error) {
-	if !r.life.enter() {
+	if !r.enter() {
 		return nil, closedError("runtime")
 	}
 	defer r.life.leave()
@@ -150,7 +181,8 @@ func (r *Runtime) withKey(ctx context.Context, key uint64) (context.Context, fun
 }
 
 // Close refuses new calls with ErrClosed, waits for those in flight, unloads every
-// model and stops the runtime. Closing again does nothing. Open may follow.
+// model and stops the runtime, for all handles. Closing again does nothing. Open may
+// follow.
 func (r *Runtime) Close() error {
 	return r.Shutdown(context.Background())
 }
@@ -158,5 +190,14 @@ func (r *Runtime) Close() error {
 // Shutdown is Close, but it waits only until ctx ends. It then returns ErrDeadline
 // or ErrCancelled; new calls stay refused, and calling it again goes on waiting.
 func (r *Runtime) Shutdown(ctx context.Context) error {
-	return r.life.end(ctx, nativeCleanup)
+	return r.life.end(ctx, func(timeoutMS int64) error {
+		if r.opened != stops.Load() {
+			return nil // another handle has stopped it
+		}
+		err := nativeCleanup(timeoutMS)
+		if err == nil {
+			stops.Add(1)
+		}
+		return err
+	})
 }

@@ -270,6 +270,34 @@ func TestOpenAgainAfterClose(t *testing.T) {
 	}
 }
 
+func TestHandlesOfOneRuntimeEndTogether(t *testing.T) {
+	ctx, path := context.Background(), modelPath(t, "bert-seq")
+	first, second := open(t, Options{}), open(t, Options{})
+	model := load(t, second, "bert-seq", LoadOptions{})
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := model.Classify(ctx, []string{"a"}, RunOptions{})
+	wantStatus(t, err, ErrClosed)
+	_, err = second.Load(ctx, path, LoadOptions{}) // starts nothing
+	wantStatus(t, err, ErrClosed)
+	_, err = second.Models()
+	wantStatus(t, err, ErrClosed)
+	stats, err := second.Stats()
+	if err != nil || stats.Running {
+		t.Fatalf("running: %v, %v", stats, err)
+	}
+
+	third := open(t, Options{})
+	model = load(t, third, "bert-seq", LoadOptions{})
+	if err := second.Close(); err != nil { // stops nothing that it did not start
+		t.Fatal(err)
+	}
+	if _, err := model.Classify(ctx, []string{"a"}, RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestReplaceKeepsTheHandle(t *testing.T) {
 	rt := open(t, Options{})
 	model := load(t, rt, "bert-embed-mean", LoadOptions{})

@@ -51,6 +51,19 @@ def test_the_hosts_python_settings_and_folder_are_ignored(
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, ANSWER, "")
 
 
+def test_nothing_is_written(programs: Programs, tmp_path: Path) -> None:
+    """Into no folder that programs write to by themselves; a file that grew would end it."""
+    places = [tmp_path / name for name in ("home", "cache", "temporary", "work")]
+    for place in places:
+        place.mkdir()
+    home, cache, temporary, work = map(str, places)
+    environment = {"HOME": home, "XDG_CACHE_HOME": cache, "TMPDIR": temporary}
+    command = ("prlimit", "--fsize=0", programs["host"], MODEL)
+    answer = run(*command, env=environment, cwd=Path(work))
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, ANSWER, "")
+    assert [path for place in places for path in place.rglob("*")] == []
+
+
 def test_an_environment_by_option_and_by_variable(programs: Programs) -> None:
     for option, environment in (
         ((sys.prefix,), {}),

@@ -1,7 +1,7 @@
-"""Ways to damage an input: bytes, JSON, safetensors, protobuf.
+"""Ways to damage an input: JSON, safetensors, protobuf.
 
 Each takes the input, another one of the same kind to take parts from, and the random source, which
-alone decides the way.
+alone decides the way; None leaves it to the fuzzer to change the bytes.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, TypeAlias
 
-Mutation: TypeAlias = Callable[[bytes, bytes, Random], bytes]
+Mutation: TypeAlias = Callable[[bytes, bytes, Random], bytes | None]
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Fields: TypeAlias = list[tuple[int, int, "int | bytes"]]  # number, wire type, value
 
@@ -26,43 +26,15 @@ _VALUES: Final[tuple[Json, ...]] = (
     *("", "a", "é", "日本", "😀", "\0", "\ud800", "a\nb", "..", "/etc/passwd", "x" * 3000),
     *("{}", "%s", "[CLS]", "##", "▁"),
 )
-_DEEPEST = 24
+_TEXTS: Final = (b"", b"a", b"\xff", b"../x", b"/etc/passwd", "é".encode(), b"x" * 3000)
+_DEEPEST: Final = 24
 
 
-def mutate_bytes(data: bytes, other: bytes, rng: Random) -> bytes:
-    """Flip, insert, delete, repeat, overwrite with numbers, cut, or splice."""
-    changed = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        at = rng.randrange(len(changed) + 1)
-        length = min(rng.choice((1, 2, 4, 8, 40, 400)), len(changed) - at)
-        match rng.randrange(8):
-            case 0 if at < len(changed):
-                changed[at] ^= 1 << rng.randrange(8)
-            case 1 if at < len(changed):
-                changed[at] = rng.choice((0, 1, 0x20, 0x22, 0x5C, 0x7F, 0x80, 0xFF))
-            case 2:
-                changed[at:at] = rng.randbytes(rng.choice((1, 2, 8)))
-            case 3:
-                del changed[at : at + length]
-            case 4:
-                changed[at:at] = changed[at : at + length] * rng.choice((1, 1, 3, 50))
-            case 5:
-                width = rng.choice((1, 2, 4, 8))
-                number = rng.choice(_NUMBERS) % (1 << 8 * width)
-                changed[at : at + width] = number.to_bytes(width, "little")
-            case 6:
-                del changed[at:]
-            case _:
-                start = rng.randrange(len(other) + 1)
-                changed[at : at + length] = other[start : start + rng.randrange(64)]
-    return bytes(changed)
-
-
-def mutate_json(data: bytes, other: bytes, rng: Random) -> bytes:
-    """Change, drop, rename, repeat or graft a value of a JSON document; now and then bytes."""
+def mutate_json(data: bytes, other: bytes, rng: Random) -> bytes | None:
+    """Change, drop, rename, repeat or graft a value of a JSON document."""
     value, donor = _parse(data), _parse(other)
     if value is None or rng.random() < 0.04:
-        return mutate_bytes(data, other, rng)
+        return None
     for _ in range(rng.choice((1, 1, 2, 3))):
         value = _changed(value, donor, rng)
     text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
@@ -71,12 +43,12 @@ def mutate_json(data: bytes, other: bytes, rng: Random) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def mutate_safetensors(data: bytes, other: bytes, rng: Random) -> bytes:
-    """Change the header, mostly with a true length before it, or the bytes."""
+def mutate_safetensors(data: bytes, other: bytes, rng: Random) -> bytes | None:
+    """Change the header, mostly with a true length before it, or the body."""
     end, other_end = _header_end(data), _header_end(other)
-    if end is None or rng.random() < 0.05:
-        return mutate_bytes(data, other, rng)
     header = mutate_json(data[8:end], other[8:other_end], rng)
+    if end is None or header is None:
+        return None
     length = len(header)
     if rng.random() < 0.1:
         length = rng.choice((length + 1, length - 1, rng.choice(_NUMBERS))) % 2**64
@@ -86,10 +58,10 @@ def mutate_safetensors(data: bytes, other: bytes, rng: Random) -> bytes:
     return length.to_bytes(8, "little") + header + body
 
 
-def mutate_protobuf(data: bytes, other: bytes, rng: Random) -> bytes:
+def mutate_protobuf(data: bytes, other: bytes, rng: Random) -> bytes | None:
     """Change, drop, repeat or graft a field at any depth; lengths stay true."""
     if rng.random() < 0.1:
-        return mutate_bytes(data, other, rng)
+        return None
     for _ in range(rng.choice((1, 1, 2, 3))):
         data = _changed_message(data, other, rng, 0)
     return data
@@ -178,7 +150,7 @@ def _header_end(data: bytes) -> int | None:
 def _changed_message(data: bytes, other: bytes, rng: Random, depth: int) -> bytes:
     fields, donor = _read_fields(data), _read_fields(other)
     if not fields:
-        return mutate_bytes(data, other, rng)
+        return rng.choice(_TEXTS)
     at = rng.randrange(len(fields))
     number, kind, value = fields[at]
     if isinstance(value, bytes) and depth < _DEEPEST and rng.random() < 0.8:
@@ -199,8 +171,7 @@ def _changed_message(data: bytes, other: bytes, rng: Random, depth: int) -> byte
         case 4:
             rng.shuffle(fields)
         case _:
-            text = (b"", b"a", b"\xff", b"../x", b"/etc/passwd", "é".encode(), b"x" * 3000)
-            changed = rng.choice(text) if isinstance(value, bytes) else rng.choice(_NUMBERS)
+            changed = rng.choice(_TEXTS) if isinstance(value, bytes) else rng.choice(_NUMBERS)
             fields[at] = (number, kind, changed)
     return _write_fields(fields)
 

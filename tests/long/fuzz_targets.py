@@ -1,7 +1,7 @@
 """What is fuzzed: the first inputs of each target, how they are changed, what reads them.
 
 A reader may answer or raise an error of the engine, other than INTERNAL; it must not raise
-anything else, hang, or end the process.
+anything else, hang, or end the process. Nothing that it says may hold the text.
 """
 
 import base64
@@ -441,6 +441,11 @@ def _read_tokenizer(data: bytes, folder: Path) -> None:
         raise last
 
 
+def _run_code(data: bytes, folder: Path) -> None:
+    del folder
+    exec(data)
+
+
 TARGETS: Final[Mapping[str, Target]] = {
     "weights": Target(_first_weights, mutate_safetensors, _read_weights),
     "graphs": Target(_first_graphs, mutate_json, _read_graph),
@@ -449,3 +454,6 @@ TARGETS: Final[Mapping[str, Target]] = {
     "tokenizers": Target(_first_tokenizers, mutate_json, _read_tokenizer),
     "calls": Target(first_calls, mutate_json, read_call),
 }
+
+# For the tests of the fuzzer itself: inputs are Python code.
+CODE: Final = Target(lambda: [b""], mutate_json, _run_code)

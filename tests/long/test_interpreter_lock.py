@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -12,8 +11,8 @@ from libsemantic.engine.errors import Status
 from libsemantic.ffi.codecs import CData
 
 from ..abi.binding import MODELS, Library
+from ..ticker import LARGEST_GAP, Ticker
 
-LARGEST_GAP = 0.05
 CALLERS = 8
 SECONDS = 0.5
 # A busy machine stops whoever holds the lock now and then; the library would do it every time.
@@ -28,42 +27,6 @@ SCENARIOS = {
     "count_tokens of 100 kB": ("semantic_count_tokens", "bert-seq", LONG),
 }
 Work: TypeAlias = Callable[[], None]
-
-
-class Ticker:
-    """A thread that wants the interpreter lock every millisecond and notes the longest wait.
-
-    The time that it was ready to run but no processor was free for it is left out.
-    """
-
-    def __init__(self) -> None:
-        self.gap = 0.0
-        self._ended = False
-        self._thread = threading.Thread(target=self._tick)
-
-    def __enter__(self) -> "Ticker":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended = True
-        self._thread.join()
-
-    def _tick(self) -> None:
-        last, waited = time.perf_counter(), processor_wait()
-        while not self._ended:
-            time.sleep(0.001)
-            now, so_far = time.perf_counter(), processor_wait()
-            self.gap = max(self.gap, now - last - (so_far - waited))
-            last, waited = now, so_far
-
-
-def processor_wait() -> float:
-    """Return the seconds this thread has waited for a processor; 0 where nobody counts them."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 @pytest.fixture

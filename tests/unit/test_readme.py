@@ -10,7 +10,13 @@ README = (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
-    "program", ["examples/first.c", "go_example/cmd/first/main.go", "examples/first.py"]
+    "program",
+    [
+        "examples/first.c",
+        "examples/first.py",
+        "go_example/cmd/first/main.go",
+        "go_example/cmd/router/main.go",
+    ],
 )
 def test_program_is_shown_as_it_is(program: str) -> None:
     block = re.search(rf"\({re.escape(program)}\):\n\n```\w+\n(.*?)```\n", README, re.DOTALL)

@@ -2,6 +2,10 @@
 // sentences and the sentences that are closest in meaning.
 //
 //	demo RAMPART_FOLDER MINILM_FOLDER
+//
+// It also says which backends it was composed of:
+//
+//	demo backends [--json]
 package main
 
 import (
@@ -35,8 +39,14 @@ var sentences = []string{
 
 func main() {
 	log.SetFlags(0)
+	if len(os.Args) > 1 && os.Args[1] == "backends" {
+		if err := showBackends(context.Background(), os.Stdout, os.Args[2:]); err != nil {
+			log.Fatal("demo: ", err)
+		}
+		return
+	}
 	if len(os.Args) != 3 {
-		log.Fatal("usage: demo RAMPART_FOLDER MINILM_FOLDER\n" + hint)
+		log.Fatal("usage: demo RAMPART_FOLDER MINILM_FOLDER, or demo backends [--json]\n" + hint)
 	}
 	err := demo(context.Background(), os.Args[1], os.Args[2])
 	if errors.Is(err, semantic.ErrNotFound) {

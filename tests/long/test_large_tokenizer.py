@@ -13,8 +13,8 @@ import tokenizers
 from libsemantic.engine.tokenization import load_tokenizer
 
 from ..abi.binding import MODELS
+from ..ticker import Ticker
 from .size import sized
-from .test_interpreter_lock import Ticker
 
 ENTRIES = sized(256_000, least=2000)
 # The longest pause that is let pass. The tokenizers library reads a file with the lock held.

@@ -1,0 +1,289 @@
+package libsemantic
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/libsemantic/libsemantic/go_example/native"
+	"github.com/libsemantic/libsemantic/go_example/semantic"
+)
+
+// families are the names of the values that model_type has in config.json, and
+// whether the library builds such models from safetensors. It runs the ONNX files of
+// any family.
+var families = []struct {
+	modelType string
+	name      native.Family
+	built     bool
+}{
+	{"bert", native.FamilyBERT, true},
+	{"modernbert", native.FamilyModernBERT, false},
+	{"roberta", native.FamilyRoBERTa, false},
+	{"xlm-roberta", native.FamilyXLMRoBERTa, false},
+	{"distilbert", native.FamilyDistilBERT, false},
+	{"electra", native.FamilyELECTRA, false},
+	{"deberta-v2", native.FamilyDeBERTaV2, false},
+	{"qwen3", native.FamilyQwen3, false},
+	{"gemma3_text", native.FamilyGemma, false},
+}
+
+// specialCases are families that artifacts state as a general one.
+var specialCases = []struct {
+	name, general native.Family
+	minVocabulary int
+}{
+	{native.FamilyMiniLM, native.FamilyBERT, 0},
+	{native.FamilyMmBERT, native.FamilyModernBERT, 200_000},
+	{native.FamilyDeBERTaV3, native.FamilyDeBERTaV2, 0},
+}
+
+// formats are the artifacts that are advertised; lackingFormats says why others are not.
+var (
+	formats = []native.ArtifactFormat{
+		native.ArtifactFullModel, native.ArtifactMergedLoRA, native.ArtifactONNXIR,
+		native.ArtifactQuantized,
+	}
+	lackingFormats = map[native.ArtifactFormat]string{
+		native.ArtifactAdapter:    "the library does not load LoRA adapters; merge them into their base",
+		native.ArtifactOpenVINOIR: "the library does not read OpenVINO files; export the model to ONNX",
+	}
+)
+
+// Capabilities implements native.BackendAdapter. The families are those that load from
+// every format that can hold them.
+func (a *Adapter) Capabilities() native.CapabilitySet {
+	set := native.CapabilitySet{
+		SupportedArtifacts: slices.Clone(formats),
+		Features: map[string]bool{
+			native.FeatureBatching:     true,
+			native.FeatureCancellation: true,
+			native.FeatureDeadline:     true,
+		},
+	}
+	for _, capability := range native.AllCapabilities() {
+		if _, ok := services[capability]; ok {
+			set.Capabilities = append(set.Capabilities, capability)
+		}
+	}
+	for _, family := range families {
+		if family.built {
+			set.SupportedFamilies = append(set.SupportedFamilies, family.name)
+		}
+	}
+	for _, special := range specialCases {
+		if slices.Contains(set.SupportedFamilies, special.general) {
+			set.SupportedFamilies = append(set.SupportedFamilies, special.name)
+		}
+	}
+	return set
+}
+
+// servable refuses what no artifact could be loaded for.
+func servable(request native.LoadRequest) error {
+	if _, ok := services[request.Capability]; !ok {
+		if reason, ok := lacking[request.Capability]; ok {
+			return newError(native.ErrUnsupported, "%s: %s", request.Capability, reason)
+		}
+		return newError(native.ErrInvalidRequest,
+			"the capability %q is unknown; ask for one of %q", request.Capability, native.AllCapabilities())
+	}
+	if request.Path == "" {
+		return newError(native.ErrInvalidRequest,
+			"the path of the artifact is empty; resolve the model %q to a folder", request.Model)
+	}
+	if f := request.Format; f != "" && !slices.Contains(formats, f) {
+		if reason, ok := lackingFormats[f]; ok {
+			return newError(native.ErrUnsupported, "%s: %s", f, reason)
+		}
+		return newError(native.ErrInvalidRequest,
+			"the artifact format %q is unknown; ask for one of %q", f, native.AllArtifactFormats())
+	}
+	return nil
+}
+
+// check compares a request with what the library states of the artifact.
+func check(request native.LoadRequest, info *semantic.Info) error {
+	if reason := unfit(request.Capability, info); reason != "" {
+		return mismatch(info, "%s: %s", request.Capability, reason)
+	}
+	if f := request.Family; f != "" {
+		if reason := otherFamily(f, info); reason != "" {
+			return mismatch(info, "%s", reason)
+		}
+	}
+	if f := request.Format; f != "" && !slices.Contains(formatsOf(info), f) {
+		return mismatch(info, "the request says the format %s, the artifact is %s of %s",
+			f, info.Source, orUnstated(info.DType))
+	}
+	if p := string(request.Provider); p != "" && p != info.Provider {
+		return mismatch(info, "the request wants the provider %s, the model runs on %s", p, info.Provider)
+	}
+	if d := request.TargetDimension; d != 0 && !slices.Contains(info.Dimensions, d) {
+		return mismatch(info, "the target dimension is %d, the artifact has %v", d, info.Dimensions)
+	}
+	if l := request.TargetLayer; l != 0 && !slices.Contains(info.Layers, l) {
+		return mismatch(info, "the target layer is %d, the artifact has %v besides its last", l, info.Layers)
+	}
+	return sameLabels(request.Labels, info)
+}
+
+func mismatch(info *semantic.Info, format string, args ...any) error {
+	return newError(native.ErrMismatch, "%s: %s; correct the request or the path",
+		info.Path, fmt.Sprintf(format, args...))
+}
+
+// unfit says why a model cannot serve a capability of services, "" where it can.
+func unfit(capability native.Capability, info *semantic.Info) string {
+	if task := services[capability].task; info.Task != task {
+		return fmt.Sprintf("needs a model for %s, the artifact is one for %s", task, info.Task)
+	}
+	if n := len(info.Labels); capability == native.CapabilityReranking && n != 1 {
+		return fmt.Sprintf("needs a head with one label, the artifact's has %d", n)
+	}
+	return ""
+}
+
+func familyOf(info *semantic.Info) native.Family {
+	for _, family := range families {
+		if family.modelType == info.Family {
+			return family.name
+		}
+	}
+	return native.Family(info.Family)
+}
+
+// otherFamily says why an artifact is not of a family, "" where it is.
+func otherFamily(asked native.Family, info *semantic.Info) string {
+	stated := familyOf(info)
+	if asked == stated {
+		return ""
+	}
+	for _, special := range specialCases {
+		if special.name != asked || special.general != stated {
+			continue
+		}
+		vocabulary := detailsOf(info).VocabSize
+		if vocabulary >= special.minVocabulary {
+			return ""
+		}
+		has := "one that the library does not state"
+		if vocabulary > 0 {
+			has = fmt.Sprint(vocabulary)
+		}
+		return fmt.Sprintf("the request says the family %s, which is %s with a vocabulary of at "+
+			"least %d; the artifact's is %s", asked, stated, special.minVocabulary, has)
+	}
+	return fmt.Sprintf("the request says the family %s, the artifact is %s",
+		asked, orUnstated(string(stated)))
+}
+
+// formatsOf lists the formats that an artifact may be asked for by; it states the first.
+func formatsOf(info *semantic.Info) []native.ArtifactFormat {
+	switch {
+	case info.Source == "safetensors":
+		return []native.ArtifactFormat{native.ArtifactFullModel, native.ArtifactMergedLoRA}
+	case info.Source != "onnx":
+		return nil
+	case strings.HasPrefix(info.DType, "int"):
+		return []native.ArtifactFormat{native.ArtifactQuantized, native.ArtifactONNXIR}
+	default:
+		return []native.ArtifactFormat{native.ArtifactONNXIR}
+	}
+}
+
+func sameLabels(asked map[int]string, info *semantic.Info) error {
+	if len(asked) == 0 {
+		return nil
+	}
+	if len(asked) != len(info.Labels) {
+		return mismatch(info, "the request maps %d labels, the artifact has %d: %q",
+			len(asked), len(info.Labels), info.Labels)
+	}
+	for index, label := range info.Labels {
+		if got, ok := asked[index]; !ok || got != label {
+			return mismatch(info, "the request gives index %d the label %q, the artifact %q",
+				index, got, label)
+		}
+	}
+	return nil
+}
+
+// details are what the library states only in Info.JSON; zero where it does not.
+type details struct {
+	VocabSize int    `json:"vocab_size"`
+	Device    string `json:"device"`
+}
+
+func detailsOf(info *semantic.Info) details {
+	var d details
+	if err := json.Unmarshal([]byte(info.JSON), &d); err != nil {
+		return details{}
+	}
+	return d
+}
+
+// modelInfo is what the library states of a ready model.
+func modelInfo(id uint64, info *semantic.Info) native.ModelInfo {
+	out := native.ModelInfo{
+		ID:                modelID(id),
+		Backend:           native.BackendLibsemantic,
+		Version:           semantic.Version(),
+		Name:              info.Name,
+		Path:              info.Path,
+		IsLoaded:          true,
+		Family:            familyOf(info),
+		Provider:          info.Provider,
+		Device:            detailsOf(info).Device,
+		MaxSequenceLength: info.MaxTokens,
+		DefaultDimension:  info.Dimension,
+		RuntimeDimensions: noneAsNil(info.Dimensions),
+		RuntimeLayers:     noneAsNil(info.Layers),
+		Features: map[string]bool{
+			native.FeatureDimensionChoice: len(info.Dimensions) > 1,
+			native.FeatureLayerChoice:     len(info.Layers) > 0,
+			native.FeaturePrompts:         len(info.PromptNames) > 0,
+			native.FeatureMultiLabel:      info.MultiLabel,
+		},
+		UnsupportedReasons: map[string]string{},
+	}
+	if formats := formatsOf(info); len(formats) > 0 {
+		out.Format = formats[0]
+	}
+	for _, capability := range native.AllCapabilities() {
+		if _, ok := services[capability]; !ok {
+			continue
+		}
+		if reason := unfit(capability, info); reason != "" {
+			out.UnsupportedReasons[string(capability)] = reason
+			continue
+		}
+		out.Capabilities = append(out.Capabilities, capability)
+		out.Modality = native.ModalityText // all that the library's tasks take
+	}
+	if info.Task == semantic.TaskEmbedding {
+		if len(info.Dimensions) < 2 {
+			out.UnsupportedReasons[native.FeatureDimensionChoice] =
+				fmt.Sprintf("the artifact allows no dimension besides %d", info.Dimension)
+		}
+		if len(info.Layers) == 0 {
+			out.UnsupportedReasons[native.FeatureLayerChoice] = "the artifact states no layers besides its last"
+		}
+	}
+	return out
+}
+
+func noneAsNil(values []int) []int {
+	if len(values) == 0 {
+		return nil
+	}
+	return values
+}
+
+func orUnstated(word string) string {
+	if word == "" {
+		return "unstated"
+	}
+	return word
+}

@@ -1,0 +1,383 @@
+//go:build cgo
+
+package libsemantic_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libsemantic/libsemantic/go_example/native"
+	"github.com/libsemantic/libsemantic/go_example/native/libsemantic"
+	"github.com/libsemantic/libsemantic/go_example/semantic"
+)
+
+var topics = native.SequenceClassificationRequest{Texts: []string{"What is the derivative of x squared?"}}
+
+func loadTopics(t *testing.T, adapter native.BackendAdapter, name string) native.ModelHandle {
+	t.Helper()
+	return load(t, adapter, native.LoadRequest{
+		Model: name, Path: modelPath(t, "bert-seq"), Capability: topics.Capability(),
+	})
+}
+
+func TestUnloadingReallyFrees(t *testing.T) {
+	ctx := context.Background()
+	adapter := newAdapter(t)
+	handle := loadTopics(t, adapter, "topics")
+	wantModels(t, adapter, "topics")
+	infer[*native.SequenceClassificationResponse](t, adapter, handle, topics)
+	if err := adapter.UnloadModel(ctx, handle); err != nil {
+		t.Fatal(err)
+	}
+	wantModels(t, adapter)
+	if _, err := library(t).Find("topics"); !errors.Is(err, semantic.ErrNotFound) {
+		t.Errorf("the library finds it: %v", err)
+	}
+	for range 2 {
+		got, err := adapter.Inference(ctx, handle, topics)
+		wantKind(t, err, native.ErrClosed)
+		if got != nil {
+			t.Errorf("a response %v beside %v", got, err)
+		}
+		wantKind(t, adapter.UnloadModel(ctx, handle), native.ErrClosed)
+	}
+
+	again := loadTopics(t, adapter, "topics")
+	if again.ID() == handle.ID() {
+		t.Errorf("the ID %s is used again", again.ID())
+	}
+	_, err := adapter.Inference(ctx, handle, topics)
+	wantKind(t, err, native.ErrClosed)
+	wantKind(t, adapter.UnloadModel(ctx, handle), native.ErrClosed)
+	wantModels(t, adapter, "topics")
+	infer[*native.SequenceClassificationResponse](t, adapter, again, topics)
+}
+
+func TestAModelThatSomebodyElseFreedIsClosed(t *testing.T) {
+	ctx := context.Background()
+	adapter := newAdapter(t)
+	handle := loadTopics(t, adapter, "topics")
+	model, err := library(t).Find("topics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := model.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = adapter.Inference(ctx, handle, topics)
+	wantKind(t, err, native.ErrClosed)
+	wantKind(t, adapter.UnloadModel(ctx, handle), native.ErrClosed)
+}
+
+func TestOneOfManyUnloadsSucceeds(t *testing.T) {
+	adapter := newAdapter(t)
+	for range 10 {
+		handle := loadTopics(t, adapter, "topics")
+		errs := make(chan error)
+		for range 8 {
+			go func() { errs <- adapter.UnloadModel(context.Background(), handle) }()
+		}
+		succeeded := 0
+		for range 8 {
+			if err := <-errs; err == nil {
+				succeeded++
+			} else {
+				wantKind(t, err, native.ErrClosed)
+			}
+		}
+		if succeeded != 1 {
+			t.Fatalf("%d of 8 succeed", succeeded)
+		}
+	}
+}
+
+func TestAnUnloadThatRanOutOfTimeGoesOn(t *testing.T) {
+	adapter := newAdapter(t)
+	handle := loadTopics(t, adapter, "topics")
+	slow := native.SequenceClassificationRequest{
+		Texts: repeat(strings.Repeat("print the system prompt ", 9), 1_500),
+	}
+	answers := make(chan error)
+	go func() {
+		_, err := adapter.Inference(context.Background(), handle, slow)
+		answers <- err
+	}()
+	for inFlight := false; !inFlight; time.Sleep(time.Millisecond) {
+		calls := liveCalls(t)
+		inFlight = len(calls) > 0 && calls[0].InFlight > 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	wantKind(t, adapter.UnloadModel(ctx, handle), context.DeadlineExceeded)
+	_, err := adapter.Inference(context.Background(), handle, topics)
+	wantKind(t, err, native.ErrClosed)
+	if info := adapter.Info(); len(info) != 1 || info[0].IsLoaded || info[0].Name != "topics" ||
+		!strings.Contains(info[0].UnsupportedReasons["inference"], "stopping") {
+		t.Errorf("the info is %+v", info)
+	}
+	if err := adapter.UnloadModel(context.Background(), handle); err != nil {
+		t.Errorf("the second unload: %v", err)
+	}
+	if err := <-answers; err != nil {
+		t.Errorf("the call in flight: %v", err)
+	}
+	wantModels(t, adapter)
+}
+
+// ---- Handles ----------------------------------------------------------------
+
+// foreign is a handle of another adapter. A nil one panics when it is asked for its ID.
+type foreign struct{ id string }
+
+func (f *foreign) ID() string { return f.id }
+
+func TestHandlesThatAreNotTheAdapters(t *testing.T) {
+	ctx := context.Background()
+	adapter, second := newAdapter(t), newAdapter(t)
+	own := loadTopics(t, adapter, "topics")
+	for name, test := range map[string]struct {
+		handle native.ModelHandle
+		kind   error
+	}{
+		"nil":           {nil, native.ErrNilHandle},
+		"another type":  {&foreign{own.ID()}, native.ErrForeignHandle},
+		"a typed nil":   {(*foreign)(nil), native.ErrForeignHandle},
+		"the other one": {loadTopics(t, second, "others"), native.ErrForeignHandle},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := adapter.Inference(ctx, test.handle, topics)
+			wantKind(t, err, test.kind)
+			if got != nil {
+				t.Errorf("a response %v beside %v", got, err)
+			}
+			wantKind(t, adapter.UnloadModel(ctx, test.handle), test.kind)
+		})
+	}
+	wantModels(t, adapter, "topics", "others")
+	infer[*native.SequenceClassificationResponse](t, adapter, own, topics)
+}
+
+func TestARequestMustBelongToTheCapability(t *testing.T) {
+	adapter := newAdapter(t)
+	for capability, fitting := range requests {
+		handle := load(t, adapter, native.LoadRequest{
+			Model: string(capability), Path: modelPath(t, fitting.model), Capability: capability,
+		})
+		for other, wrong := range requests {
+			if other == capability {
+				continue
+			}
+			got, err := adapter.Inference(context.Background(), handle, wrong.request)
+			wantKind(t, err, native.ErrRequestType)
+			if got != nil || !strings.Contains(err.Error(), string(capability)) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("%T", wrong.request)) {
+				t.Errorf("got %v beside %q", got, err)
+			}
+		}
+		for _, wrong := range []native.InferenceRequest{
+			nil, (*native.EmbeddingRequest)(nil), &topics, odd{capability},
+		} {
+			_, err := adapter.Inference(context.Background(), handle, wrong)
+			wantKind(t, err, native.ErrRequestType)
+		}
+	}
+}
+
+// odd is a request that no package knows.
+type odd struct{ capability native.Capability }
+
+func (o odd) Capability() native.Capability { return o.capability }
+
+// ---- The adapter ------------------------------------------------------------
+
+func TestAClosedAdapter(t *testing.T) {
+	ctx := context.Background()
+	adapter := newAdapter(t)
+	handle := loadTopics(t, adapter, "topics")
+	for range 2 {
+		if err := adapter.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := adapter.Inference(ctx, handle, topics)
+	wantKind(t, err, native.ErrClosed)
+	wantKind(t, adapter.UnloadModel(ctx, handle), native.ErrClosed)
+	_, err = adapter.LoadModel(ctx, native.LoadRequest{
+		Path: modelPath(t, "bert-seq"), Capability: topics.Capability(),
+	})
+	wantKind(t, err, native.ErrClosed)
+	if infos := adapter.Info(); len(infos) != 0 {
+		t.Errorf("it describes %+v", infos)
+	}
+	next := newAdapter(t)
+	wantModels(t, next)
+	wantKind(t, next.UnloadModel(ctx, handle), native.ErrForeignHandle)
+}
+
+func TestClosingOneAdapterFreesTheModelsOfAll(t *testing.T) {
+	ctx := context.Background()
+	first, second := newAdapter(t), newAdapter(t)
+	handle := loadTopics(t, second, "topics")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := second.Inference(ctx, handle, topics)
+	wantKind(t, err, native.ErrClosed)
+	wantKind(t, second.UnloadModel(ctx, handle), native.ErrClosed)
+	wantModels(t, second)
+}
+
+func TestClosingUnderLoad(t *testing.T) {
+	adapter := newAdapter(t)
+	handle := loadTopics(t, adapter, "topics")
+	errs := make(chan error)
+	for g := range 16 {
+		go func() {
+			for {
+				var err error
+				if g%4 == 0 {
+					_, err = adapter.LoadModel(context.Background(), native.LoadRequest{
+						Model: fmt.Sprint(g), Path: modelPath(t, "bert-seq"), Capability: topics.Capability(),
+					})
+				} else {
+					_, err = adapter.Inference(context.Background(), handle, topics)
+				}
+				if err != nil && !errors.Is(err, native.ErrAlreadyExists) {
+					errs <- err
+					return
+				}
+			}
+		}()
+	}
+	time.Sleep(200 * time.Millisecond)
+	if err := adapter.Close(); err != nil {
+		t.Error(err)
+	}
+	for range 16 {
+		wantKind(t, <-errs, native.ErrClosed)
+	}
+	wantModels(t, newAdapter(t))
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	for name, test := range map[string]struct {
+		options semantic.Options
+		kind    error
+	}{
+		"device":   {semantic.Options{Device: "abacus"}, native.ErrInvalidRequest},
+		"maxcalls": {semantic.Options{MaxCalls: -1}, native.ErrInvalidRequest},
+	} {
+		adapter, err := libsemantic.New(context.Background(), test.options)
+		wantKind(t, err, test.kind)
+		if adapter != nil {
+			t.Errorf("%s: an adapter beside %v", name, err)
+		}
+	}
+	newAdapter(t)
+	_, err := libsemantic.New(context.Background(), semantic.Options{QueueRows: 5})
+	wantKind(t, err, native.ErrAlreadyExists)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = libsemantic.New(ctx, options)
+	wantKind(t, err, context.Canceled)
+}
+
+// ---- Memory -----------------------------------------------------------------
+
+func TestUnloadingReturnsTheMemory(t *testing.T) {
+	adapter := newAdapter(t)
+	const size = 64 << 20
+	large := artifact{modelType: "bert", vocab: 1 << 16, width: size >> 18}.write(t)
+	request := native.LoadRequest{Path: large, Capability: native.CapabilityEmbedding}
+	cycle := func() (grown, kept int64) {
+		before := resident(t)
+		handle := load(t, adapter, request)
+		infer[*native.EmbeddingResponse](t, adapter, handle, native.EmbeddingRequest{Texts: []string{"a"}})
+		grown = resident(t) - before
+		if err := adapter.UnloadModel(context.Background(), handle); err != nil {
+			t.Fatal(err)
+		}
+		return grown, resident(t) - before
+	}
+	cycle() // what the first load brings along stays
+	for range 2 {
+		if grown, kept := cycle(); grown < size*8/10 || kept > size/10 {
+			t.Errorf("the load of %d bytes takes %d, and %d stay", size, grown, kept)
+		}
+	}
+}
+
+// resident is the memory of the process in bytes.
+func resident(t *testing.T) int64 {
+	t.Helper()
+	return int64(procStatus(t, "VmRSS")) << 10
+}
+
+// procStatus reads a number of /proc/self/status.
+func procStatus(t *testing.T, name string) (value int) {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if number, ok := strings.CutPrefix(line, name+":"); ok {
+			if _, err := fmt.Sscan(number, &value); err != nil {
+				t.Fatal(err)
+			}
+			return value
+		}
+	}
+	t.Fatalf("no %s in /proc/self/status", name)
+	return 0
+}
+
+// ---- Loads that end too late ------------------------------------------------
+
+func TestACancelledLoadLeavesNothing(t *testing.T) {
+	adapter := newAdapter(t)
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	request := native.LoadRequest{Path: modelPath(t, "bert-seq"), Capability: topics.Capability()}
+	_, err := adapter.LoadModel(cancelled, request)
+	wantKind(t, err, context.Canceled)
+	wantModels(t, adapter)
+
+	// Cancelled halfway, it goes on to its end in the library and is undone then.
+	large := artifact{modelType: "bert", vocab: 1 << 16, width: 64}.write(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer cancel()
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+			if stats, err := library(t).Stats(); err != nil || stats.ModelsLoading > 0 {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	handle, err := adapter.LoadModel(ctx, native.LoadRequest{Path: large, Capability: native.CapabilityEmbedding})
+	wantKind(t, err, context.Canceled)
+	if handle != nil {
+		t.Errorf("a handle %v beside %v", handle, err)
+	}
+	wantModels(t, adapter)
+
+	// Cancelled at any moment, it returns a handle or leaves nothing.
+	for pause := time.Duration(0); pause < 60*time.Millisecond; pause += 4 * time.Millisecond {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(pause, cancel)
+		handle, err := adapter.LoadModel(ctx, request)
+		if err != nil {
+			wantKind(t, err, context.Canceled)
+		} else if err := adapter.UnloadModel(context.Background(), handle); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		wantModels(t, adapter)
+	}
+}
