@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..adaptation import UNADAPTED, Adaptation
 from ..config import Task
 from ..errors import UnsupportedError
 from ..weights import Tensor
@@ -30,12 +31,13 @@ class Family:
 
     ``build`` writes the graph and returns its head. ``inputs`` are what the graph takes, the ids
     first. ``ignorable`` lists, for each task the family answers, patterns of weight names that
-    may stay unused.
+    may stay unused. ``prefix`` begins the names of the encoder's weights in models with a head.
     """
 
     build: Callable[[GraphBuilder, Mapping[str, object], Task], Head]
     inputs: tuple[str, ...]
     ignorable: Mapping[Task, tuple[str, ...]]
+    prefix: str = "model."
 
 
 _POSITION_IDS: Final = "*position_ids"  # a buffer 0, 1, 2 … that old checkpoints saved
@@ -53,6 +55,7 @@ _ROBERTA: Final = Family(
         Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, "roberta.pooler.*"),
         Task.EMBEDDING: (_POSITION_IDS, "pooler.*", "roberta.pooler.*", "lm_head.*"),
     },
+    prefix="roberta.",
 )
 
 FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
@@ -64,6 +67,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, *_BERT_POOLER),
             Task.EMBEDDING: (_POSITION_IDS, *_BERT_POOLER, "cls.*"),
         },
+        prefix="bert.",
     ),
     "deberta-v2": Family(
         build=build_deberta,
@@ -80,6 +84,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
                 "mask_predictions.*",
             ),
         },
+        prefix="deberta.",
     ),
     "distilbert": Family(
         build=build_distilbert,
@@ -89,6 +94,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
             Task.EMBEDDING: (_POSITION_IDS, "vocab_*"),
         },
+        prefix="distilbert.",
     ),
     "electra": Family(
         build=build_electra,
@@ -98,6 +104,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
             Task.EMBEDDING: (_POSITION_IDS, "discriminator_predictions.*", "generator_*"),
         },
+        prefix="electra.",
     ),
     "gemma3_text": Family(
         build=build_gemma3,
@@ -134,12 +141,14 @@ def build_graph(
     *,
     fused: bool = True,
     branches: Branches = DEFAULT_BRANCHES,
+    adaptation: Adaptation = UNADAPTED,
 ) -> Graph:
     """Build the graph of a model for one task.
 
     ``config`` is the content of config.json, ``weights`` comes from ``read_weights``. With
     ``fused`` the graph holds com.microsoft operators, else only standard ones.
-    ``branches`` says from which lengths on attention saves memory. Raises
+    ``branches`` says from which lengths on attention saves memory, ``adaptation`` what an adapter
+    makes of the model. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -155,5 +164,7 @@ def build_graph(
             f"{model_type} models cannot answer {task.name}; choose"
             f" {', '.join(known.name for known in family.ignorable)}"
         )
-    builder = GraphBuilder(weights, family.inputs, fused=fused, branches=branches)
+    builder = GraphBuilder(
+        weights, family.inputs, fused=fused, branches=branches, adaptation=adaptation
+    )
     return builder.finish(family.build(builder, config, task), family.ignorable[task])

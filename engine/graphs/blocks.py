@@ -15,10 +15,21 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from onnx import GraphProto, NodeProto, StringStringEntryProto, TensorProto, helper
+from onnx import (
+    GraphProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
+from ..adaptation import HIDDEN_STATE, UNADAPTED, Adaptation, Part, slot_names
 from ..errors import BadArtifactError, UnsupportedError
-from ..weights import Tensor
+from ..results import Float32
+from ..weights import Tensor, load_array
+from .pruning import names_read, needed_nodes
 
 Attributes: TypeAlias = Mapping[str, int | float | str | Sequence[int]]
 _T = TypeVar("_T")
@@ -105,6 +116,12 @@ class Graph:
     (embedding); ``width`` is its last dimension. Ids go up to ``vocab_size`` and
     ``type_vocab_size``, tokens up to ``position_limit``. ``dtype`` is that of the stored
     weights that run, joined by ``+`` where they differ.
+
+    ``linears`` are the inputs and outputs of every linear layer by name, of the whole model;
+    ``encoder_linears`` and ``encoder_weights`` name those before the last hidden state. The graph
+    of an encoder has two more inputs for each of the former (``slot_names``), without which it is
+    the unadapted model; that of a head takes ``HIDDEN_STATE``, float32 ``[batch, tokens, hidden]``,
+    besides ``inputs``.
     """
 
     model: bytes
@@ -116,6 +133,9 @@ class Graph:
     position_limit: int
     type_vocab_size: int
     dtype: str
+    linears: Mapping[str, tuple[Size, Size]]
+    encoder_linears: frozenset[str]
+    encoder_weights: frozenset[str]
 
 
 class GraphBuilder:
@@ -124,7 +144,8 @@ class GraphBuilder:
     The first of ``inputs`` gives the shape ``[batch, tokens]``; those that no node reads are no
     inputs of the graph. With ``fused`` attention is
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
-    ``branches`` says from which lengths on attention saves memory.
+    ``branches`` says from which lengths on attention saves memory, ``adaptation`` what becomes of
+    the model.
     """
 
     def __init__(
@@ -134,14 +155,19 @@ class GraphBuilder:
         *,
         fused: bool,
         branches: Branches = DEFAULT_BRANCHES,
+        adaptation: Adaptation = UNADAPTED,
     ) -> None:
         self.weights = weights
+        self._adaptation = adaptation
+        self._linears: dict[str, tuple[Size, Size]] = {}
+        self._encoder_linears: frozenset[str] = frozenset()
+        self._encoder_weights: frozenset[str] = frozenset()
+        self._slots: list[ValueInfoProto] = []
         self._inputs = inputs
         self.fused = fused
         self.branches = branches
         self._nodes: list[NodeProto] = []
         self._count = 0
-        self._read: set[str] = set()
         self._initializers: dict[str, TensorProto] = {}
         self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
         self._floats: dict[str, str] = {}
@@ -157,7 +183,6 @@ class GraphBuilder:
     ) -> str:
         """Append a node with one output and return the output's name."""
         output = self._name(kind)
-        self._read.update(inputs)
         node = helper.make_node(kind, inputs, [output], name=output, domain=domain)
         for key, value in (attributes or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
@@ -266,10 +291,65 @@ class GraphBuilder:
 
     def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True) -> str:
         """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
-        operands = [x, self.weight(f"{name}.weight", outputs, inputs)]
+        y = self.stored_linear(x, name, inputs, outputs, biased=biased)
+        return self.adapted(x, y, name, inputs, outputs) if self.adapts else y
+
+    @property
+    def adapts(self) -> bool:
+        """Tell whether each run may bring updates of the linear layers."""
+        return self._adaptation.part is Part.ENCODER
+
+    def stored_linear(
+        self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True
+    ) -> str:
+        """Apply a linear layer without what a run brings for it."""
+        self._linears[name] = (inputs, outputs)
+        operands = [x, self._updated(self.weight(f"{name}.weight", outputs, inputs), name)]
         if biased:
             operands.append(self.weight(f"{name}.bias", outputs))
         return self.op("Gemm", operands, {"transB": 1})
+
+    def adapted(self, x: str, y: str, name: str, inputs: Size, outputs: Size) -> str:
+        """Add to ``y``, a linear layer's output for ``x``, the update that the run brings.
+
+        Both matrices have rank 0 where it brings none: ``y`` then stays what it is, to the bit.
+        """
+        down, up = self._slot(name, inputs, outputs)
+        x = self.op("Gemm", [x, down], {"transB": 1})
+        return self.op("Gemm", [x, up, y], {"transB": 1})
+
+    def hidden_state(self, x: str, width: Size) -> str:
+        """Mark the last hidden state, ``[batch * tokens, width]``: what follows is the head."""
+        self._encoder_linears = frozenset(self._linears)
+        self._encoder_weights = frozenset(self.weights.keys() & self._initializers.keys())
+        if self._adaptation.part is not Part.HEAD:
+            return x
+        return self.fold(HIDDEN_STATE, width)
+
+    def _updated(self, weight: str, name: str) -> str:
+        """Add the update of a linear layer to its weight; ONNX Runtime does so while it loads."""
+        update = self._adaptation.updates.get(name)
+        if update is None:
+            return weight
+        down, up = slot_names(name)
+        self._write(down, update.down)
+        self._write(up, update.up)
+        return self.op("Add", [weight, self.op("MatMul", [up, down])])
+
+    def _slot(self, name: str, inputs: Size, outputs: Size) -> tuple[str, str]:
+        """Add the inputs for an update of a linear layer, of rank 0 by default."""
+        down, up = slot_names(name)
+        if down in self._initializers:  # a layer that is applied twice
+            return down, up
+        for slot, shape in ((down, (0, inputs.value)), (up, (outputs.value, 0))):
+            rank = [size or f"{name} rank" for size in shape]
+            self._slots.append(helper.make_tensor_value_info(slot, TensorProto.FLOAT, rank))
+            self._initializers[slot] = helper.make_tensor(slot, TensorProto.FLOAT, shape, [])
+        return down, up
+
+    def _write(self, name: str, values: Float32) -> None:
+        """Write values into the graph itself."""
+        self._initializers[name] = numpy_helper.from_array(values, name)
 
     def layer_norm(
         self, x: str, name: str, size: Size, epsilon: float, *, biased: bool = True
@@ -389,10 +469,12 @@ class GraphBuilder:
         A weight that was not taken and matches no pattern of ``ignorable`` is
         ``BadArtifactError``: part of the model would silently not run.
         """
+        ignorable = (*ignorable, *self._adaptation.spare)
         unused = sorted(
             name
             for name in self.weights.keys() - self._initializers.keys()
-            if not any(fnmatchcase(name, pattern) for pattern in ignorable)
+            if name in self._adaptation.own
+            or not any(fnmatchcase(name, pattern) for pattern in ignorable)
         )
         if unused:
             more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
@@ -400,15 +482,23 @@ class GraphBuilder:
                 f"weights {', '.join(map(repr, unused[:3]))}{more} are no part of this model and"
                 f" task; check that config.json, the weights and the task belong together"
             )
-        inputs = tuple(name for name in self._inputs if name in self._read)
         self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
+        nodes: Sequence[NodeProto] = self._nodes
+        if self._adaptation.part is Part.HEAD:
+            nodes = needed_nodes(nodes, [head.name])
+        read = {name for node in nodes for name in names_read(node)}
+        inputs = tuple(name for name in self._inputs if name in read)
         int64, float32 = TensorProto.INT64, TensorProto.FLOAT
+        values = [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in inputs]
+        if HIDDEN_STATE in read:
+            values.append(helper.make_tensor_value_info(HIDDEN_STATE, float32, [None] * 3))
+        constants = {**self._initializers, **{x.name: x for x in self._constants.values()}}
         graph = helper.make_graph(
-            self._nodes,
+            nodes,
             "libsemantic",
-            [helper.make_tensor_value_info(x, int64, ["batch", "tokens"]) for x in inputs],
+            [*values, *self._slots],
             [helper.make_tensor_value_info(head.name, float32, head.shape)],
-            [*self._initializers.values(), *self._constants.values()],
+            [tensor for name, tensor in constants.items() if name in read],
         )
         opsets = [helper.make_opsetid("", _OPSET)]
         if self.fused:
@@ -416,10 +506,10 @@ class GraphBuilder:
         model = helper.make_model(
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="libsemantic"
         )
-        taken = [self.weights[name] for name in self._initializers]
+        taken = [self.weights[name] for name in self._initializers if name in self.weights]
         return Graph(
             model=model.SerializeToString(),
-            weights_folder=taken[0].path.parent,
+            weights_folder=self._folder(),
             inputs=inputs,
             output=head.name,
             width=head.width,
@@ -427,7 +517,16 @@ class GraphBuilder:
             position_limit=head.position_limit,
             type_vocab_size=head.type_vocab_size,
             dtype="+".join(sorted({tensor.dtype for tensor in taken})),
+            linears=self._linears,
+            encoder_linears=self._encoder_linears,
+            encoder_weights=self._encoder_weights,
         )
+
+    def _folder(self) -> Path:
+        """Return the folder of the weight files."""
+        own = self._adaptation.own
+        names = (name for name in self._initializers if name in self.weights and name not in own)
+        return self.weights[next(names)].path.parent
 
     def _tensor(self, name: str, expected: str = "") -> Tensor:
         if name not in self.weights:
@@ -450,12 +549,9 @@ class GraphBuilder:
             raise UnsupportedError(
                 f"weight {name!r} is stored as {tensor.dtype}; store it as {', '.join(_TYPES)}"
             )
-        first = self.weights[next(iter(self._initializers), name)]
-        if first.path.parent != tensor.path.parent:
-            raise BadArtifactError(
-                f"weight files lie in {first.path.parent} and in {tensor.path.parent}, but ONNX"
-                f" Runtime reads one folder; put them into one"
-            )
+        if name in self._adaptation.own:
+            self._write(name, load_array(tensor))
+            return name
         proto = TensorProto(name=name, data_type=_TYPES[tensor.dtype], dims=tensor.shape)
         proto.data_location = TensorProto.EXTERNAL
         for key, value in (
@@ -465,11 +561,17 @@ class GraphBuilder:
         ):
             proto.external_data.append(StringStringEntryProto(key=key, value=value))
         self._initializers[name] = proto
+        folder = self._folder()
+        if folder != tensor.path.parent:
+            raise BadArtifactError(
+                f"weight files lie in {folder} and in {tensor.path.parent}, but ONNX"
+                f" Runtime reads one folder; put them into one"
+            )
         return name
 
     def _as_float(self, value: str, name: str) -> str:
         """Cast a value that came from the weight ``name`` to float32 where it is not."""
-        if self.weights[name].dtype == "F32":
+        if self.weights[name].dtype == "F32" or name in self._adaptation.own:
             return value
         return self.op("Cast", [value], {"to": TensorProto.FLOAT})
 

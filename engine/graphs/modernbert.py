@@ -56,7 +56,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     encoder = _read_encoder(builder, config)
     hidden = encoder.hidden
     padding = read_padding(builder, "attention_mask")
-    x = _encode(builder, encoder, padding)
+    x = builder.hidden_state(_encode(builder, encoder, padding), hidden)
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden
     else:
