@@ -25,7 +25,9 @@ type BackendAdapter interface {
 	UnloadModel(ctx context.Context, handle ModelHandle) error
 
 	// Inference answers one request. The request must be of the type that belongs
-	// to the capability that the model was loaded for, else it is ErrRequestType.
+	// to the capability that the model was loaded for, else it is ErrRequestType. A
+	// model that was loaded for CapabilityLoRAAdapterServing takes the requests of
+	// all other capabilities that its ModelInfo lists.
 	// When some inputs failed, the response comes together with ErrPartial.
 	Inference(ctx context.Context, handle ModelHandle, request InferenceRequest) (InferenceResponse, error)
 
@@ -72,6 +74,9 @@ type LoadRequest struct {
 	// name of the resolved folder.
 	Model string
 	Path  string // resolved folder of the artifact; required
+	// BasePath is the resolved folder of the base of an adapter. Empty: the one that
+	// the adapter records.
+	BasePath string
 
 	Capability Capability     // required
 	Family     Family         // must be what the artifact says

@@ -52,6 +52,7 @@ type handle struct {
 	capability native.Capability
 	dimension  int // of embeddings, unless a request names another
 	layer      int
+	serves     []native.Capability // of an adapter that was loaded as such
 	unloaded   atomic.Bool
 }
 
@@ -67,9 +68,11 @@ func (a *Adapter) LoadModel(
 	if err := servable(request); err != nil {
 		return nil, err
 	}
+	served, _ := serviceFor(request.Capability)
 	model, err := a.runtime.Load(ctx, request.Path, semantic.LoadOptions{
 		Name:           request.Model,
-		Task:           services[request.Capability].task,
+		Task:           served.task,
+		BasePath:       request.BasePath,
 		Device:         string(request.Device),
 		MaxBatchRows:   request.Batching.MaxRows,
 		MaxBatchTokens: request.Batching.MaxTokens,
@@ -79,7 +82,8 @@ func (a *Adapter) LoadModel(
 	if err != nil {
 		return nil, wrap(err)
 	}
-	if err := accept(ctx, model, request); err != nil {
+	info, err := accept(ctx, model, request)
+	if err != nil {
 		if closed := model.Close(); closed != nil {
 			return nil, newError(native.ErrInternal, "%v; the model stays loaded: %v", err, closed)
 		}
@@ -91,19 +95,22 @@ func (a *Adapter) LoadModel(
 		capability: request.Capability,
 		dimension:  request.TargetDimension,
 		layer:      request.TargetLayer,
+		serves:     capabilitiesOf(info),
 	}, nil
 }
 
 // accept compares a model that was just loaded with the request.
-func accept(ctx context.Context, model *semantic.Model, request native.LoadRequest) error {
+func accept(
+	ctx context.Context, model *semantic.Model, request native.LoadRequest,
+) (*semantic.Info, error) {
 	if err := ctx.Err(); err != nil {
-		return newError(err, "%s was loaded after the context had ended: %w", request.Path, err)
+		return nil, newError(err, "%s was loaded after the context had ended: %w", request.Path, err)
 	}
 	info, err := model.Info()
 	if err != nil {
-		return wrap(err)
+		return nil, wrap(err)
 	}
-	return check(request, info)
+	return info, check(request, info)
 }
 
 // UnloadModel implements native.BackendAdapter.
@@ -142,7 +149,8 @@ func (a *Adapter) Inference(
 	if err != nil {
 		return nil, err
 	}
-	return services[h.capability].infer(ctx, h, request)
+	served, _ := serviceFor(h.capability)
+	return served.infer(ctx, h, request)
 }
 
 // own returns the handle if this adapter made it.

@@ -19,14 +19,14 @@ var families = []struct {
 	built     bool
 }{
 	{"bert", native.FamilyBERT, true},
-	{"modernbert", native.FamilyModernBERT, false},
-	{"roberta", native.FamilyRoBERTa, false},
-	{"xlm-roberta", native.FamilyXLMRoBERTa, false},
-	{"distilbert", native.FamilyDistilBERT, false},
-	{"electra", native.FamilyELECTRA, false},
-	{"deberta-v2", native.FamilyDeBERTaV2, false},
-	{"qwen3", native.FamilyQwen3, false},
-	{"gemma3_text", native.FamilyGemma, false},
+	{"modernbert", native.FamilyModernBERT, true},
+	{"roberta", native.FamilyRoBERTa, true},
+	{"xlm-roberta", native.FamilyXLMRoBERTa, true},
+	{"distilbert", native.FamilyDistilBERT, true},
+	{"electra", native.FamilyELECTRA, true},
+	{"deberta-v2", native.FamilyDeBERTaV2, true},
+	{"qwen3", native.FamilyQwen3, true},
+	{"gemma3_text", native.FamilyGemma, true},
 }
 
 // specialCases are families that artifacts state as a general one.
@@ -42,11 +42,10 @@ var specialCases = []struct {
 // formats are the artifacts that are advertised; lackingFormats says why others are not.
 var (
 	formats = []native.ArtifactFormat{
-		native.ArtifactFullModel, native.ArtifactMergedLoRA, native.ArtifactONNXIR,
-		native.ArtifactQuantized,
+		native.ArtifactFullModel, native.ArtifactMergedLoRA, native.ArtifactAdapter,
+		native.ArtifactONNXIR, native.ArtifactQuantized,
 	}
 	lackingFormats = map[native.ArtifactFormat]string{
-		native.ArtifactAdapter:    "the library does not load LoRA adapters; merge them into their base",
 		native.ArtifactOpenVINOIR: "the library does not read OpenVINO files; export the model to ONNX",
 	}
 )
@@ -63,7 +62,7 @@ func (a *Adapter) Capabilities() native.CapabilitySet {
 		},
 	}
 	for _, capability := range native.AllCapabilities() {
-		if _, ok := services[capability]; ok {
+		if _, ok := serviceFor(capability); ok {
 			set.Capabilities = append(set.Capabilities, capability)
 		}
 	}
@@ -82,7 +81,7 @@ func (a *Adapter) Capabilities() native.CapabilitySet {
 
 // servable refuses what no artifact could be loaded for.
 func servable(request native.LoadRequest) error {
-	if _, ok := services[request.Capability]; !ok {
+	if _, ok := serviceFor(request.Capability); !ok {
 		if reason, ok := lacking[request.Capability]; ok {
 			return newError(native.ErrUnsupported, "%s: %s", request.Capability, reason)
 		}
@@ -114,8 +113,8 @@ func check(request native.LoadRequest, info *semantic.Info) error {
 		}
 	}
 	if f := request.Format; f != "" && !slices.Contains(formatsOf(info), f) {
-		return mismatch(info, "the request says the format %s, the artifact is %s of %s",
-			f, info.Source, orUnstated(info.DType))
+		return mismatch(info, "the request says the format %s, the artifact is %s of %s%s",
+			f, info.Source, orUnstated(info.DType), asAdapter(info))
 	}
 	if p := string(request.Provider); p != "" && p != info.Provider {
 		return mismatch(info, "the request wants the provider %s, the model runs on %s", p, info.Provider)
@@ -129,13 +128,26 @@ func check(request native.LoadRequest, info *semantic.Info) error {
 	return sameLabels(request.Labels, info)
 }
 
+func asAdapter(info *semantic.Info) string {
+	if detailsOf(info).Adapter == nil {
+		return ""
+	}
+	return ", an adapter"
+}
+
 func mismatch(info *semantic.Info, format string, args ...any) error {
 	return newError(native.ErrMismatch, "%s: %s; correct the request or the path",
 		info.Path, fmt.Sprintf(format, args...))
 }
 
-// unfit says why a model cannot serve a capability of services, "" where it can.
+// unfit says why a model cannot serve an advertised capability, "" where it can.
 func unfit(capability native.Capability, info *semantic.Info) string {
+	if capability == native.CapabilityLoRAAdapterServing {
+		if detailsOf(info).Adapter == nil {
+			return "needs a LoRA adapter, the artifact is none"
+		}
+		return ""
+	}
 	if task := services[capability].task; info.Task != task {
 		return fmt.Sprintf("needs a model for %s, the artifact is one for %s", task, info.Task)
 	}
@@ -143,6 +155,17 @@ func unfit(capability native.Capability, info *semantic.Info) string {
 		return fmt.Sprintf("needs a head with one label, the artifact's has %d", n)
 	}
 	return ""
+}
+
+// capabilitiesOf lists what a model can serve, besides adapters.
+func capabilitiesOf(info *semantic.Info) []native.Capability {
+	var out []native.Capability
+	for _, capability := range native.AllCapabilities() {
+		if _, ok := services[capability]; ok && unfit(capability, info) == "" {
+			out = append(out, capability)
+		}
+	}
+	return out
 }
 
 func familyOf(info *semantic.Info) native.Family {
@@ -182,6 +205,8 @@ func otherFamily(asked native.Family, info *semantic.Info) string {
 // formatsOf lists the formats that an artifact may be asked for by; it states the first.
 func formatsOf(info *semantic.Info) []native.ArtifactFormat {
 	switch {
+	case detailsOf(info).Adapter != nil:
+		return []native.ArtifactFormat{native.ArtifactAdapter}
 	case info.Source == "safetensors":
 		return []native.ArtifactFormat{native.ArtifactFullModel, native.ArtifactMergedLoRA}
 	case info.Source != "onnx":
@@ -212,8 +237,9 @@ func sameLabels(asked map[int]string, info *semantic.Info) error {
 
 // details are what the library states only in Info.JSON; zero where it does not.
 type details struct {
-	VocabSize int    `json:"vocab_size"`
-	Device    string `json:"device"`
+	VocabSize int       `json:"vocab_size"`
+	Device    string    `json:"device"`
+	Adapter   *struct{} `json:"adapter"` // nil: the model is none
 }
 
 func detailsOf(info *semantic.Info) details {
@@ -252,7 +278,7 @@ func modelInfo(id uint64, info *semantic.Info) native.ModelInfo {
 		out.Format = formats[0]
 	}
 	for _, capability := range native.AllCapabilities() {
-		if _, ok := services[capability]; !ok {
+		if _, ok := serviceFor(capability); !ok {
 			continue
 		}
 		if reason := unfit(capability, info); reason != "" {

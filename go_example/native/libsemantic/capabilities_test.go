@@ -5,7 +5,6 @@ package libsemantic_test
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,15 +77,9 @@ func TestTheLibraryCannotDoWhatIsNotAdvertised(t *testing.T) {
 	defer rt.Close()
 	set := newAdapter(t).Capabilities()
 	for _, test := range []struct {
-		config, adapter map[string]any
-		without         []native.Capability
+		config  map[string]any
+		without []native.Capability
 	}{
-		{
-			adapter: map[string]any{
-				"peft_type": "LORA", "base_model_name_or_path": modelPath(t, "bert-seq"),
-			},
-			without: []native.Capability{native.CapabilityLoRAAdapterServing},
-		},
 		{
 			config: map[string]any{
 				"model_type": "qwen3", "architectures": []string{"Qwen3ForCausalLM"},
@@ -101,12 +94,6 @@ func TestTheLibraryCannotDoWhatIsNotAdvertised(t *testing.T) {
 		},
 	} {
 		folder := variant(t, "bert-seq", test.config)
-		if test.adapter != nil {
-			writeJSON(t, folder, "adapter_config.json", test.adapter)
-			if err := os.Remove(filepath.Join(folder, "config.json")); err != nil {
-				t.Fatal(err)
-			}
-		}
 		_, err := rt.Load(context.Background(), folder, semantic.LoadOptions{})
 		if !errors.Is(err, semantic.ErrUnsupported) {
 			t.Errorf("the library says %v; if it can do it, advertise %q", err, test.without)
@@ -130,6 +117,7 @@ func TestAFormatIsAdvertisedExactlyIfItWorks(t *testing.T) {
 	}{
 		native.ArtifactFullModel:  {modelPath(t, "bert-embed-mean"), native.ArtifactFullModel},
 		native.ArtifactMergedLoRA: {modelPath(t, "bert-embed-mean"), native.ArtifactFullModel},
+		native.ArtifactAdapter:    {modelPath(t, adapterModel), native.ArtifactAdapter},
 		native.ArtifactONNXIR:     {lookup.write(t), native.ArtifactONNXIR},
 		native.ArtifactQuantized:  {quantized.write(t), native.ArtifactQuantized},
 	}
@@ -148,11 +136,16 @@ func TestAFormatIsAdvertisedExactlyIfItWorks(t *testing.T) {
 				refusedWithReason(t, adapter, request)
 				return
 			}
+			question := requests[native.CapabilityEmbedding].request
+			if format == native.ArtifactAdapter {
+				request.Capability = native.CapabilityLoRAAdapterServing
+				question = requests[request.Capability].request
+			}
 			handle := load(t, adapter, request)
 			if got := adapter.Info()[0].Format; got != fits.stated {
 				t.Errorf("asked for %s, the info states %s, want %s", format, got, fits.stated)
 			}
-			infer[*native.EmbeddingResponse](t, adapter, handle, native.EmbeddingRequest{Texts: []string{"a"}})
+			infer[native.InferenceResponse](t, adapter, handle, question)
 			if err := adapter.UnloadModel(context.Background(), handle); err != nil {
 				t.Fatal(err)
 			}

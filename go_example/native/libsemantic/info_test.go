@@ -63,6 +63,7 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := filepath.Dir(resolved)
+	noAdapter := "needs a LoRA adapter, the artifact is none"
 	single := "the artifact allows no dimension besides 64"
 	wants := map[string]native.ModelInfo{
 		"bert-seq": {
@@ -71,7 +72,8 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 				"embedding": "needs a model for embedding, the artifact is one for sequence classification",
 				"token_classification": "needs a model for token classification, the artifact is one for " +
 					"sequence classification",
-				"reranking": "needs a head with one label, the artifact's has 7",
+				"reranking":            "needs a head with one label, the artifact's has 7",
+				"lora_adapter_serving": noAdapter,
 			},
 		},
 		"bert-reranker": {
@@ -82,6 +84,7 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 				"embedding": "needs a model for embedding, the artifact is one for sequence classification",
 				"token_classification": "needs a model for token classification, the artifact is one for " +
 					"sequence classification",
+				"lora_adapter_serving": noAdapter,
 			},
 		},
 		"bert-embed-cls": {
@@ -95,8 +98,9 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 					"embedding",
 				"reranking": "needs a model for sequence classification, the artifact is one for " +
 					"embedding",
-				"dimension_choice": single,
-				"layer_choice":     "the artifact states no layers besides its last",
+				"lora_adapter_serving": noAdapter,
+				"dimension_choice":     single,
+				"layer_choice":         "the artifact states no layers besides its last",
 			},
 		},
 	}

@@ -17,12 +17,21 @@ type service struct {
 
 type inference func(context.Context, *handle, native.InferenceRequest) (native.InferenceResponse, error)
 
-// services are the capabilities that are advertised.
+// services are the capabilities that are advertised, besides that of adapters.
 var services = map[native.Capability]service{
 	native.CapabilityEmbedding:              {semantic.TaskEmbedding, typed(embed)},
 	native.CapabilitySequenceClassification: {semantic.TaskSequenceClassification, typed(classify)},
 	native.CapabilityTokenClassification:    {semantic.TaskTokenClassification, typed(classifyTokens)},
 	native.CapabilityReranking:              {semantic.TaskSequenceClassification, typed(rerank)},
+}
+
+// serviceFor returns the service of an advertised capability.
+func serviceFor(capability native.Capability) (service, bool) {
+	if capability == native.CapabilityLoRAAdapterServing {
+		return service{semantic.TaskAuto, serveAdapter}, true
+	}
+	s, ok := services[capability]
+	return s, ok
 }
 
 // lacking says why the others are not.
@@ -31,7 +40,6 @@ var lacking = map[native.Capability]string{
 	native.CapabilityModalityRouting:          "the library takes text only",
 	native.CapabilityGuard:                    "the library does not run guard models, which generate text",
 	native.CapabilityGenerativeClassification: "the library does not generate text",
-	native.CapabilityLoRAAdapterServing:       "the library does not load LoRA adapters; merge them into their base",
 	native.CapabilityMLPSelector:              "the library does not run selectors",
 }
 
@@ -50,6 +58,22 @@ func typed[Request native.InferenceRequest](
 		}
 		return infer(ctx, h, r)
 	}
+}
+
+// serveAdapter answers as a model does that was loaded for the request's own capability.
+func serveAdapter(
+	ctx context.Context, h *handle, request native.InferenceRequest,
+) (native.InferenceResponse, error) {
+	switch request.(type) {
+	case native.EmbeddingRequest, native.SequenceClassificationRequest,
+		native.TokenClassificationRequest, native.RerankingRequest:
+		if slices.Contains(h.serves, request.Capability()) {
+			return services[request.Capability()].infer(ctx, h, request)
+		}
+	}
+	return nil, newError(native.ErrRequestType,
+		"%s was loaded for %s, its adapter serves %q, and got a %T; load an adapter that serves "+
+			"the request", h.ID(), h.capability, h.serves, request)
 }
 
 func embed(
