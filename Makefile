@@ -90,7 +90,7 @@ test-go: $(LIBRARY) ## run the Go tests
 	tools/go.sh with env CGO_ENABLED=0 go test -count=1 ./...
 
 .PHONY: test-long
-test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 20 minutes)
+test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 15 minutes)
 	$(PY) -m pytest tests/long $(PYTEST_ARGS)
 	SEMANTIC_TEST_LONG=1 tools/go.sh test -race -count=1 -run TestManyGoroutines ./native/libsemantic
 

@@ -59,7 +59,11 @@ def test_the_process_ends_as_its_host_wants(
     def once(_: int) -> tuple[int, bool, str, str]:
         with started(ending, MODEL, how) as program:
             assert program.stdout is not None
-            begun = float(program.stdout.readline())
+            assert program.stderr is not None
+            line = program.stdout.readline()
+            if not line:
+                return program.wait(HANG), False, "it did not begin", program.stderr.read()
+            begun = float(line)
             if how not in ("return", "exit"):
                 if how == "handled-inside":
                     time.sleep(0.02)
@@ -70,7 +74,8 @@ def test_the_process_ends_as_its_host_wants(
             except subprocess.TimeoutExpired:
                 program.kill()
             took.append(time.monotonic() - begun)
-            out, err = program.communicate()
+            # communicate would miss what came together with the first line.
+            out, err = program.stdout.read(), program.stderr.read()
             return program.returncode, took[-1] < SOON, out, err
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
