@@ -191,6 +191,14 @@ class Tokenizer:
             ) from error
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class HeldTokenizer:
+    """A tokenizer that models of one folder share, and the resident memory that it took."""
+
+    tokenizer: Tokenizer
+    grown_bytes: int
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read the ``tokenizer.json`` at ``path``; truncation and padding it asks for are dropped.
 
