@@ -328,7 +328,9 @@ def test_an_adapter_that_does_not_fit_is_refused(
 
 def test_an_adapter_for_another_base_is_refused(registry: Registry) -> None:
     for base in ("bert-seq", "distilbert-seq"):
-        message = f"an update of 'model.layers.*base .*{base}.* has no weight '.*layers.*another base"
+        message = (
+            f"an update of 'model.layers.*base .*{base}.* has no weight '.*layers.*another base"
+        )
         with pytest.raises(BadArtifactError, match=message):
             registry.load(GUARD, LoadOptions(base_path=str(GOLDEN / base)))
     assert registry.list_models().count == 0
