@@ -39,6 +39,7 @@ class AdaptedWeights:
 
     ``weights`` are those of the base that the adapter does not replace, and its ``own``.
     ``updates``: by name of the linear layer; ``full_names``: as the adapter calls the layer.
+    Those of layers that match ``ignorable`` may be there for nothing.
     """
 
     adapter: Adapter
@@ -48,21 +49,19 @@ class AdaptedWeights:
     own: frozenset[str]
     updates: Mapping[str, Update]
     full_names: Mapping[str, str]
+    ignorable: Sequence[str]
 
     def adaptation(self, part: Part, spare: Sequence[str]) -> Adaptation:
         """Return how to build ``part`` with the adapter; ``spare`` weights may stay unused."""
         return Adaptation(part, self.updates, self.own, (*spare, *_HEADS))
 
-    def check(self, graph: "Graph", ignorable: Sequence[str]) -> None:
-        """Compare the adapter with the linear layers of the model that was built with it.
-
-        Updates of layers that match ``ignorable`` may be there for nothing.
-        """
+    def check(self, graph: "Graph") -> None:
+        """Compare the adapter with the linear layers of the model that was built with it."""
         path = self.adapter.weights_path
         for name, update in self.updates.items():
             if name in graph.linears:
                 self._check_shapes(graph, name, update)
-            elif not any(fnmatchcase(f"{name}.weight", pattern) for pattern in ignorable):
+            elif not _ignored(name, self.ignorable):
                 raise BadArtifactError(
                     f"{path} has an update of {self.full_names[name]!r}, which is no linear layer "
                     f"of the base; {_REMEDY}"
@@ -104,11 +103,12 @@ class AdaptedWeights:
 
 
 def read_adapted_weights(
-    adapter: Adapter, base: Mapping[str, Tensor], prefix: str
+    adapter: Adapter, base: Mapping[str, Tensor], prefix: str, ignorable: Sequence[str]
 ) -> AdaptedWeights:
     """Read the adapter's file and join it with the weights of its base.
 
-    ``prefix`` begins the names of the family's encoders in models with a head. Raises
+    ``prefix`` begins the names of the family's encoders in models with a head; ``ignorable`` are
+    patterns of names of weights that its task may not need. Raises
     BadArtifactError for tensors that are no part of a LoRA adapter or lack their counterpart, and
     UnsupportedError for those of other kinds of adapters.
     """
@@ -130,9 +130,18 @@ def read_adapted_weights(
         else:
             _require_saved(adapter, inside)
             own[inside.removeprefix(prefix)] = tensor
-    updates = {name.removeprefix(prefix): _update(adapter, name, pairs[name]) for name in pairs}
-    if not updates:
+    if not pairs:
         raise BadArtifactError(f"{path} has no update of any layer; {_REMEDY}")
+    for name in pairs:
+        weight = f"{name.removeprefix(prefix)}.weight"
+        known = weight in stored or weight in own
+        if not known and not _ignored(name.removeprefix(prefix), ignorable):
+            folder = next(iter(base.values())).path.parent
+            raise BadArtifactError(
+                f"{path} has an update of {name!r}, the base {folder} has no weight {weight!r}; "
+                f"{_REMEDY}"
+            )
+    updates = {name.removeprefix(prefix): _update(adapter, name, pairs[name]) for name in pairs}
     replaced = {name.rpartition(".")[0] for name in own}
     kept = {
         name: tensor
@@ -147,7 +156,12 @@ def read_adapted_weights(
         own=frozenset(own),
         updates=updates,
         full_names={name.removeprefix(prefix): name for name in pairs},
+        ignorable=ignorable,
     )
+
+
+def _ignored(linear: str, ignorable: Sequence[str]) -> bool:
+    return any(fnmatchcase(f"{linear}.weight", pattern) for pattern in ignorable)
 
 
 def _without_prefix(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -95,13 +95,18 @@ def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
 
     assert spec.adapter is not None
     family = FAMILIES[spec.family]
-    weights = read_adapted_weights(spec.adapter, read_weights(spec.model_folder), family.prefix)
+    weights = read_adapted_weights(
+        spec.adapter,
+        read_weights(spec.model_folder),
+        family.prefix,
+        family.ignorable[spec.task],
+    )
     unused = tuple(pattern for patterns in family.ignorable.values() for pattern in patterns)
     part = Part.WHOLE if mode is AdapterMode.MERGED else Part.HEAD
     adaptation = weights.adaptation(part, unused)
     exits = _exits(spec) if part is Part.WHOLE else ()
     graph = build_graph(spec.config, spec.task, weights.weights, exits=exits, adaptation=adaptation)
-    weights.check(graph, family.ignorable[spec.task])
+    weights.check(graph)
     return _opened(graph, weights if part is Part.HEAD else None)
 
 

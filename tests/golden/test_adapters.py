@@ -277,14 +277,14 @@ def forms(folder: Path, name: str, *, fused: bool) -> Forms:
     config, task = variant.full_config(), TASKS[variant.task]
     family = FAMILIES[str(config["model_type"])]
     weights: AdaptedWeights = read_adapted_weights(
-        read_adapter(folder), read_weights(folder.parent), family.prefix
+        read_adapter(folder), read_weights(folder.parent), family.prefix, family.ignorable[task]
     )
     patterns = [pattern for some in family.ignorable.values() for pattern in some]
 
     def build(part: Part) -> Graph:
         adaptation = weights.adaptation(part, patterns)
         graph = build_graph(config, task, weights.weights, fused=fused, adaptation=adaptation)
-        weights.check(graph, family.ignorable[task])
+        weights.check(graph)
         return graph
 
     encoder = build_graph(

@@ -191,7 +191,7 @@ WRONG: dict[str, Refusal] = {
             }
         ),
         BadArtifactError,
-        "an update of 'model.layers.9.attn.Wo', which is no linear layer of the base",
+        "an update of 'model.layers.9.attn.Wo', the base .* no weight 'layers.9.attn.Wo.weight'",
     ),
     "inputs of another width": (
         {},
@@ -210,6 +210,19 @@ WRONG: dict[str, Refusal] = {
         put(f"{LAYER}.lora_A.weight", 512),
         BadArtifactError,
         r"Wo.lora_A.weight' has shape \[512\], not a matrix",
+    ),
+    "an update of what is no linear layer": (
+        {"target_modules": ["Wqkv", "Wo", "Wi", "tok_embeddings"]},
+        lambda arrays: arrays.update(
+            {
+                f"base_model.model.model.embeddings.tok_embeddings.lora_{kind}.weight": np.ones(
+                    shape, np.float32
+                )
+                for kind, shape in (("A", (8, 64)), ("B", (900, 8)))
+            }
+        ),
+        BadArtifactError,
+        "an update of 'model.embeddings.tok_embeddings', which is no linear layer of the base",
     ),
     "no updates": (
         {},
@@ -315,7 +328,10 @@ def test_an_adapter_that_does_not_fit_is_refused(
 
 def test_an_adapter_for_another_base_is_refused(registry: Registry) -> None:
     for base in ("bert-seq", "distilbert-seq"):
-        with pytest.raises(BadArtifactError):
+        message = (
+            f"an update of 'model.layers.*base .*{base}.* has no weight '.*layers.*another base"
+        )
+        with pytest.raises(BadArtifactError, match=message):
             registry.load(GUARD, LoadOptions(base_path=str(GOLDEN / base)))
     assert registry.list_models().count == 0
 

@@ -250,12 +250,12 @@ func TestHandlesThatAreNotTheAdapters(t *testing.T) {
 
 func TestARequestMustBelongToTheCapability(t *testing.T) {
 	adapter := newAdapter(t)
-	for capability := range requests {
+	for capability, asked := range requests {
 		handle := load(t, adapter, native.LoadRequest{
 			Model: string(capability), Path: fittingPath(t, capability), Capability: capability,
 		})
 		for other, wrong := range requests {
-			if other == capability || reflect.TypeOf(wrong.request) == reflect.TypeOf(fitting.request) {
+			if other == capability || reflect.TypeOf(wrong.request) == reflect.TypeOf(asked.request) {
 				continue
 			}
 			got, err := adapter.Inference(context.Background(), handle, wrong.request)
