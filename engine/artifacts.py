@@ -5,18 +5,17 @@ contradicts itself inside a folder is an error, or a warning where one side is k
 Only safetensors and ONNX files are read; weights themselves stay closed.
 """
 
-import errno
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from .adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter
 from .config import Precision, Task
-from .descriptions import Description, file_size, list_names, read_description
+from .descriptions import Description, file_size, read_description
 from .errors import (
     BadArtifactError,
-    InvalidArgumentError,
     NotFoundError,
     UnsupportedError,
 )
@@ -30,11 +29,10 @@ from .sentence_transformers import (
     EmbeddingHead,
     has_pooling,
     read_embedding_head,
-    read_modules,
     read_transformer_options,
-    transformer_folder,
 )
-from .weight_files import LAYOUT, choose_weights
+from .sources import find_sources, resolve_folder
+from .weight_files import choose_weights
 
 _TASK_OF_SUFFIX = {
     "ForSequenceClassification": Task.SEQUENCE_CLASSIFICATION,
@@ -75,6 +73,10 @@ class ModelSpec:
     lower-cased before the tokenizer. ``token_types``: the second text of a pair is of type 1.
     ``files``: (name relative to ``folder``, bytes) of all that
     the load needs; ``weight_bytes``: the bytes of the weight files among them.
+
+    Where ``adapter`` is not None, ``folder`` is that of the adapter and ``model_folder`` that of
+    its base, from which come all the facts that the adapter does not state itself. ``base_files``
+    are the configuration and the weights of the base, ``base_bytes`` the bytes of the latter.
     """
 
     folder: Path
@@ -109,6 +111,9 @@ class ModelSpec:
     files: tuple[tuple[str, int], ...]
     weight_bytes: int
     warnings: tuple[str, ...]
+    adapter: Adapter | None
+    base_files: tuple[Path, ...]
+    base_bytes: int
 
     @property
     def onnx_path(self) -> Path | None:
@@ -117,54 +122,64 @@ class ModelSpec:
 
 
 def read_artifact(
-    path: str, *, task: Task, precision: Precision, families: Collection[str]
+    path: str,
+    *,
+    task: Task,
+    precision: Precision,
+    families: Collection[str],
+    base_path: str = "",
 ) -> ModelSpec:
-    """Read and check the model folder at ``path``.
+    """Read and check the model folder, or the adapter folder, at ``path``.
 
-    ``families`` are the values of ``model_type`` whose graph can be built from safetensors.
+    ``families`` are the values of ``model_type`` whose graph can be built from safetensors;
+    ``base_path``, for adapters, is the folder of the base where it is not the recorded one.
     Raises InvalidArgumentError for a path that is no folder, NotFoundError for what is missing
     or cannot be read, BadArtifactError for what is damaged or contradicts itself and
     UnsupportedError for what this library, or this artifact for ``task``, cannot do.
     """
-    folder = _resolve(path)
-    modules = read_modules(folder)
-    model_folder = transformer_folder(folder, modules)
-    config = read_description(model_folder / "config.json")
-    if config is None:
-        if file_size(model_folder / "adapter_config.json") is not None:
-            raise UnsupportedError(
-                f"{model_folder} is a LoRA adapter, which is not supported yet; merge it into its "
-                "base model and load that"
-            )
-        raise NotFoundError(f"{model_folder} has no config.json; a model folder needs {LAYOUT}")
-    tokenizer_path = model_folder / "tokenizer.json"
+    folder = resolve_folder(path)
+    sources = find_sources(folder, base_path)
+    model_folder, config, adapter = sources.model_folder, sources.config, sources.adapter
+    tokenizer_path = sources.tokenizer_folder / "tokenizer.json"
     if file_size(tokenizer_path) is None:
         raise NotFoundError(
-            f"{model_folder} has no tokenizer.json; load the tokenizer with transformers as a "
-            "fast one and write it with tokenizer.save_pretrained"
+            f"{sources.tokenizer_folder} has no tokenizer.json; load the tokenizer with "
+            "transformers as a fast one and write it with tokenizer.save_pretrained"
         )
     family = config.get("model_type", str) or ""
     weights = choose_weights(model_folder, config, family, families, precision)
+    if adapter is not None and weights.onnx is not None:
+        raise UnsupportedError(
+            f"{model_folder} gives {weights.path.name}, an adapter needs its base in fp32, fp16 or "
+            "bf16 safetensors of a family that is built from them; merge the adapter with PEFT"
+        )
     architecture = _architecture(config)
-    task = _decide_task(config, task, architecture, has_pooling(folder, modules), weights.onnx)
+    pooled = has_pooling(sources.head_folder, sources.modules)
+    if adapter is not None and adapter.task is not Task.AUTO:
+        task = _require_task(adapter, task)
+    else:
+        task = _decide_task(sources.own, task, _architecture(sources.own), pooled, weights.onnx)
     labels: Labels | None = None
     label_warnings: tuple[str, ...] = ()
     head, output = NO_HEAD, None
     if task is Task.EMBEDDING:
-        head = read_embedding_head(folder, modules, _size(config, _HIDDEN_SIZE_KEYS))
+        hidden_size = _size(config, _HIDDEN_SIZE_KEYS)
+        head = read_embedding_head(sources.head_folder, sources.modules, hidden_size)
         if weights.onnx is not None:
             output = select_output(
                 weights.onnx, task, head.hidden_size, prefer_tokens=bool(head.dense)
             )
             head = _fit_head(head, weights.path, output)
     else:
-        labels, label_warnings = read_labels(model_folder, config)
+        labels, label_warnings = read_labels(
+            sources.label_folder, sources.own, without_config=adapter is not None
+        )
         if weights.onnx is not None:
             output = select_output(weights.onnx, task, len(labels.names))
             if output.width is not None:
                 labels.require_width(output.width, f"output {output.name!r} of {weights.path}")
-    tokenizer_config = read_description(model_folder / "tokenizer_config.json")
-    options = read_transformer_options(model_folder)
+    tokenizer_config = read_description(sources.tokenizer_folder / "tokenizer_config.json")
+    options = read_transformer_options(sources.options_folder)
     position_limit = _position_limit(config, family)
     inputs = () if weights.onnx is None else (each.name for each in weights.onnx.inputs)
     if family in _OFFSET_POSITIONS and "position_ids" in inputs:
@@ -177,9 +192,13 @@ def read_artifact(
         smaller = read_smaller(model_folder, config, head.width, head.pooling)
     described = (config, tokenizer_config, options, smaller.manifest)
     needed = [item.path for item in described if item is not None]
-    needed += [tokenizer_path, *(folder / name for name in head.files), *weights.files]
-    needed += [model_folder / labels.file] if labels is not None else []
-    sizes = {needed_path: file_size(needed_path) or 0 for needed_path in needed}
+    needed += [tokenizer_path, *(sources.head_folder / name for name in head.files)]
+    needed += [sources.label_folder / labels.file] if labels is not None else []
+    stored = list(weights.files)
+    if adapter is not None:
+        needed.append(adapter.config_path)
+        stored.append(adapter.weights_path)
+    sizes = {each: file_size(each) or 0 for each in (*needed, *stored)}
     return ModelSpec(
         folder=folder,
         model_folder=model_folder,
@@ -210,30 +229,35 @@ def read_artifact(
         pad_token=None if tokenizer_config is None else _pad_token(tokenizer_config),
         lower_case=options is not None and options.get("do_lower_case", bool) is True,
         token_types=_token_types(tokenizer_config),
-        files=tuple(sorted((str(at.relative_to(folder)), size) for at, size in sizes.items())),
-        weight_bytes=sum(sizes[file] for file in weights.files),
-        warnings=weights.warnings + head.warnings + label_warnings,
+        files=tuple(sorted((os.path.relpath(at, folder), size) for at, size in sizes.items())),
+        weight_bytes=sum(sizes[file] for file in stored),
+        warnings=(
+            *weights.warnings,
+            *head.warnings,
+            *label_warnings,
+            *(_unused_adapter(model_folder) if adapter is None else adapter.warnings),
+        ),
+        adapter=adapter,
+        base_files=() if adapter is None else (config.path, *weights.files),
+        base_bytes=0 if adapter is None else sum(sizes[file] for file in weights.files),
     )
 
 
-def _resolve(path: str) -> Path:
-    """Return the real folder that ``path`` leads to."""
-    try:
-        folder = Path(os.path.realpath(path, strict=True)) if path else None
-        str(folder).encode()
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"the path {path!r} is no path: {error}; rename the folder"
-        ) from error
-    except OSError as error:
-        message = f"{path!r} cannot be opened: {error.strerror}; give the folder of a model"
-        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
-            raise InvalidArgumentError(message) from error
-        raise NotFoundError(message) from error
-    if folder is None or not folder.is_dir():
-        raise InvalidArgumentError(f"{path!r} is not a folder; give the one that holds {LAYOUT}")
-    list_names(folder)
-    return folder
+def _unused_adapter(folder: Path) -> tuple[str, ...]:
+    """Warn of an adapter that lies beside weights of a whole model."""
+    if file_size(folder / ADAPTER_WEIGHTS) is None or file_size(folder / ADAPTER_CONFIG) is None:
+        return ()
+    return (f"the folder has weights of its own, so its adapter ({ADAPTER_WEIGHTS}) is not used",)
+
+
+def _require_task(adapter: Adapter, asked: Task) -> Task:
+    """Return the task that an adapter was trained for, which must be the one asked for."""
+    if asked in (Task.AUTO, adapter.task):
+        return adapter.task
+    raise UnsupportedError(
+        f"{adapter.config_path}: the adapter is made for {adapter.task.name.lower()}, not for "
+        f"{asked.name.lower()}"
+    )
 
 
 def _architecture(config: Description) -> str:

@@ -64,6 +64,13 @@ class Normalize(IntEnum):
     OFF = 2
 
 
+class AdapterMode(IntEnum):
+    """How an adapter folder is loaded; values of ``semantic_adapter_mode``."""
+
+    SHARED = 0
+    MERGED = 1
+
+
 class LogLevel(IntEnum):
     """What is logged; values of ``semantic_log_level``."""
 
@@ -129,9 +136,10 @@ class LoadOptions:
     queue_rows: int = 0
     queue_tokens: int = 0
     timeout_ms: int = 0
+    adapter_mode: AdapterMode = AdapterMode.SHARED
 
     def __post_init__(self) -> None:
-        _as_members(self, task=Task, precision=Precision)
+        _as_members(self, task=Task, precision=Precision, adapter_mode=AdapterMode)
         _refuse_negative(
             self,
             "max_tokens",

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from .artifacts import ModelSpec
-from .config import Task
+from .bases import Base
+from .config import AdapterMode, Task
 from .results import ModelInfo
 
 
 def describe(
     spec: ModelSpec,
+    base: Base | None,
     *,
     name: str,
     generation: int,
@@ -29,6 +31,7 @@ def describe(
 ) -> ModelInfo:
     """Join what the folder says with what loading it showed.
 
+    ``base`` is what an adapter shares with others, of which its own sizes have nothing.
     ``vocab_size`` is the rows of the embedding table, 0 where nothing tells; ``dimension`` is 0
     for classifiers.
     """
@@ -57,17 +60,19 @@ def describe(
         ),
         layers=np.array(layers, np.int64),
         prompt_names=tuple(spec.prompts),
-        mapped_bytes=spec.weight_bytes,
+        mapped_bytes=spec.weight_bytes - (base.weight_bytes if base is not None else 0),
         grown_bytes=grown_bytes,
         file_names=tuple(file for file, _ in spec.files),
         file_sizes=np.array([size for _, size in spec.files], np.int64),
         warnings=warnings,
         json="",
     )
-    return replace(info, json=_as_json(info, spec, device, vocab_size))
+    return replace(info, json=_as_json(info, spec, base, device, vocab_size))
 
 
-def _as_json(info: ModelInfo, spec: ModelSpec, device: str, vocab_size: int) -> str:
+def _as_json(
+    info: ModelInfo, spec: ModelSpec, base: Base | None, device: str, vocab_size: int
+) -> str:
     return json.dumps(
         {
             "name": info.name,
@@ -96,8 +101,28 @@ def _as_json(info: ModelInfo, spec: ModelSpec, device: str, vocab_size: int) -> 
             "mapped_bytes": info.mapped_bytes,
             "grown_bytes": info.grown_bytes,
             "files": dict(spec.files),
+            "adapter": _adapter(spec, base),
             "warnings": info.warnings,
             "loaded_at": time.time(),
         },
         ensure_ascii=False,
     )
+
+
+def _adapter(spec: ModelSpec, base: Base | None) -> dict[str, object] | None:
+    """Describe an adapter and its base; None for a model that is none."""
+    adapter = spec.adapter
+    if adapter is None:
+        return None
+    return {
+        "kind": "lora",
+        "mode": (AdapterMode.MERGED if base is None else AdapterMode.SHARED).name.lower(),
+        "rank": adapter.rank,
+        "alpha": adapter.alpha,
+        "target_modules": adapter.targets,
+        "modules_to_save": adapter.saved,
+        "base_path": str(spec.model_folder),
+        "base_name": adapter.base_name,
+        "base_mapped_bytes": spec.base_bytes,
+        "base_grown_bytes": 0 if base is None else base.grown_bytes,
+    }

@@ -48,10 +48,13 @@ class Labels:
             )
 
 
-def read_labels(folder: Path, config: Description) -> tuple[Labels, tuple[str, ...]]:
+def read_labels(
+    folder: Path, config: Description, *, without_config: bool = False
+) -> tuple[Labels, tuple[str, ...]]:
     """Return the labels of a classifier and one warning for each thing that contradicts them.
 
-    ``config`` wins over label files of the folder, ``id2label`` over ``label2id``. Raises
+    ``config`` wins over label files of the folder, ``id2label`` over ``label2id``. An adapter is
+    ``without_config``: for it labels in a file are no surprise. Raises
     BadArtifactError where nothing names the labels or what must name them is wrong.
     """
     labels, warnings = _config_labels(config)
@@ -69,7 +72,8 @@ def read_labels(folder: Path, config: Description) -> tuple[Labels, tuple[str, .
             continue
         if labels is None:
             labels = Labels(names, path.name)
-            warnings.append(f"the labels come from {path.name}; config.json has none")
+            if not without_config:
+                warnings.append(f"the labels come from {path.name}; config.json has none")
         elif names != labels.names:
             difference = _difference(names, labels.names)
             if labels.file == config.path.name:
@@ -91,6 +95,11 @@ def read_labels(folder: Path, config: Description) -> tuple[Labels, tuple[str, .
                 f"names; {_REMEDY}"
             )
     return labels, tuple(warnings)
+
+
+def has_label_file(folder: Path) -> bool:
+    """Tell whether a folder has a file that may hold label names."""
+    return any(_is_label_file(name) for name in list_names(folder))
 
 
 def _config_labels(config: Description) -> tuple[Labels | None, list[str]]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from .artifacts import ModelSpec, read_artifact
+from .bases import Base
 from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
@@ -28,11 +30,13 @@ from .errors import (
 )
 from .info import describe
 from .memory import resident_bytes
+from .opening import OpenGraph, open_graph, open_runner
 from .postprocess import Pool, pooling, require_finite
 from .results import Float32, ModelInfo
-from .session import OrtModel, OrtPart, Session, resolve_device
+from .session import Session, resolve_device
+from .sharing import Shelf, file_identity
 from .ticket import FOREVER, Ticket
-from .tokenization import Tokenizer, load_tokenizer
+from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
 from .watchdog import Watchdog
 from .weights import Tensor, load_array, read_weights
 from .windows import plan_windows
@@ -40,8 +44,6 @@ from .windows import plan_windows
 # What one run takes along: measured on CPU, batches pay only for short texts.
 _DEFAULT_BATCH_ROWS = 32
 _DEFAULT_BATCH_TOKENS = 256
-# Names of dtypes in safetensors, as the ONNX side spells them.
-_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
 _DEFAULT_QUEUE_ROWS = 1 << 16
 _DEFAULT_QUEUE_TOKENS = 1 << 24
@@ -58,16 +60,22 @@ class DenseLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """One loaded model of one generation; immutable, used by many threads."""
+    """One loaded model of one generation; immutable, used by many threads.
+
+    It may share its tokenizer and its base with others. ``own_bytes``: what resident memory grew
+    by while it was loaded, without both.
+    """
 
     spec: ModelSpec
     tokenizer: Tokenizer
+    held: HeldTokenizer
+    base: Base | None
     batcher: Batcher
     scheme: LabelScheme | None
     pool: Pool | None
     dense: tuple[DenseLayer, ...]
     info: ModelInfo
-    tokenizer_bytes: int
+    own_bytes: int
 
     @property
     def generation(self) -> int:
@@ -81,15 +89,11 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """A graph as ONNX Runtime takes it, and what its file says of it."""
+class Shelves:
+    """What models share with each other."""
 
-    model: OrtModel
-    width: int
-    vocab_size: int
-    position_limit: int
-    type_vocab_size: int
-    dtype: str
+    tokenizers: Shelf[HeldTokenizer] = field(default_factory=Shelf)
+    bases: Shelf[Base] = field(default_factory=Shelf)
 
 
 def load_model(
@@ -99,6 +103,7 @@ def load_model(
     *,
     name: str,
     generation: int,
+    shelves: Shelves,
     watchdog: Watchdog,
     ticket: Ticket,
 ) -> Model:
@@ -106,8 +111,6 @@ def load_model(
 
     Raise a SemanticError that names what is wrong and the remedy; nothing is kept then.
     """
-    if options.base_path:
-        raise UnsupportedError("base_path is set, but adapter folders are not supported yet")
     before = resident_bytes()
     device = resolve_device(options.device or runtime.device)
     if options.precision in (Precision.FP16, Precision.BF16) and device.provider.startswith("CPU"):
@@ -117,15 +120,22 @@ def load_model(
     from .graphs import FAMILIES  # imports onnx, which only a load needs
 
     spec = read_artifact(
-        path, task=options.task, precision=options.precision, families=FAMILIES.keys()
+        path,
+        task=options.task,
+        precision=options.precision,
+        families=FAMILIES.keys(),
+        base_path=options.base_path,
     )
     ticket.check()
-    opened = _open_graph(spec, options.precision)
+    opened = open_graph(spec, options.precision, options.adapter_mode)
     max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)
     ticket.check()
     tokenizer_before = resident_bytes()
-    tokenizer = load_tokenizer(spec.tokenizer_path)
-    tokenizer_bytes = max(0, resident_bytes() - tokenizer_before)
+    held = shelves.tokenizers.share(
+        file_identity(spec.tokenizer_path), partial(_hold_tokenizer, spec.tokenizer_path), ticket
+    )
+    tokenizer = held.tokenizer
+    tokenizer_grown = max(0, resident_bytes() - tokenizer_before)
     _check_vocabulary(spec, tokenizer, opened)
     ticket.check()
     cpus = available_cpus()
@@ -136,14 +146,17 @@ def load_model(
             f"{_MAX_THREADS}"
         )
     with _stopped_by(ticket, watchdog) as control:
-        session = Session(
-            opened.model,
+        running = open_runner(
+            spec,
+            opened,
             device,
             threads=threads,
-            pad_id=_pad_id(spec, tokenizer),
-            token_types=spec.token_types,
+            bases=shelves.bases,
             control=control,
+            ticket=ticket,
         )
+        pad_id = _pad_id(spec, tokenizer)
+        session = Session(running.runner, pad_id=pad_id, token_types=spec.token_types)
         with np.errstate(all="ignore"):  # what overflows is refused
             width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
     limits = Limits(
@@ -162,8 +175,10 @@ def load_model(
                 f"{spec.folder}: config.json allows {max(spec.dimensions)} dimensions, the model "
                 f"gives {dimension}; correct its matryoshka dimensions"
             )
+    grown_bytes = max(0, resident_bytes() - before - running.base_grown_bytes)
     info = describe(
         spec,
+        running.base,
         name=name,
         generation=generation,
         provider=session.provider,
@@ -175,18 +190,26 @@ def load_model(
         vocab_size=opened.vocab_size,
         dimension=dimension,
         layers=_layers(spec, opened),
-        grown_bytes=max(0, resident_bytes() - before),
+        grown_bytes=grown_bytes,
     )
     return Model(
         spec=spec,
         tokenizer=tokenizer,
+        held=held,
+        base=running.base,
         batcher=Batcher(session.run, limits, watchdog),
         scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
         pool=pooling(spec.pooling) if spec.pooling else None,
         dense=dense,
         info=info,
-        tokenizer_bytes=tokenizer_bytes,
+        own_bytes=max(0, grown_bytes - tokenizer_grown),
     )
+
+
+def _hold_tokenizer(path: Path) -> HeldTokenizer:
+    before = resident_bytes()
+    tokenizer = load_tokenizer(path)
+    return HeldTokenizer(tokenizer, max(0, resident_bytes() - before))
 
 
 @contextmanager
@@ -208,60 +231,14 @@ def _stopped_by(ticket: Ticket, watchdog: Watchdog) -> Iterator[RunControl]:
     ticket.check()
 
 
-def _open_graph(spec: ModelSpec, precision: Precision) -> _Opened:
-    if spec.onnx is not None and spec.output is not None:
-        model = OrtModel(
-            model=str(spec.onnx.path),
-            weights_folder=None,
-            inputs={each.name: each.dtype for each in spec.onnx.inputs},
-            output=spec.output.name,
-        )
-        for each in spec.onnx.inputs:
-            if any(isinstance(size, int) for size in each.shape or ()):
-                raise UnsupportedError(
-                    f"{spec.onnx.path} takes {each.name!r} only of shape {list(each.shape or ())}; "
-                    "export it with free dimensions for batch and tokens"
-                )
-        vocabulary = spec.onnx.vocab_size or spec.config.get("vocab_size")
-        return _Opened(
-            model,
-            spec.output.width or 0,
-            vocabulary if isinstance(vocabulary, int) else 0,
-            spec.position_limit,
-            0,
-            spec.onnx.dtype,
-        )
-    from .graphs import FAMILIES, build_graph
-
-    if precision not in (Precision.AUTO, Precision.FP32):
-        raise UnsupportedError(
-            f"{spec.folder} holds safetensors, and turning them into {precision.name} is not "
-            "supported yet; use AUTO or FP32, or put an ONNX file of that precision into the folder"
-        )
-    weights = read_weights(spec.model_folder)
-    exits = spec.layers if FAMILIES[spec.family].exits else ()
-    graph = build_graph(spec.config, spec.task, weights, exits=exits)
-    model = OrtModel(
-        model=graph.model,
-        parts=tuple(OrtPart(part.layer, part.model, part.hidden) for part in graph.parts),
-        weights_folder=graph.weights_folder,
-        inputs=dict.fromkeys(graph.inputs, "int64"),
-        output=graph.output,
-    )
-    dtype = "+".join(_DTYPES[each] for each in graph.dtype.split("+"))
-    return _Opened(
-        model, graph.width, graph.vocab_size, graph.position_limit, graph.type_vocab_size, dtype
-    )
-
-
-def _layers(spec: ModelSpec, opened: _Opened) -> tuple[int, ...]:
+def _layers(spec: ModelSpec, opened: OpenGraph) -> tuple[int, ...]:
     """Return the numbers of layers that a call may ask for, the last one included."""
     early = tuple(part.layer for part in opened.model.parts)
     count = spec.config.get("num_hidden_layers")
     return (*early, count) if early and isinstance(count, int) else early
 
 
-def _max_tokens(spec: ModelSpec, opened: _Opened, asked: int) -> tuple[int, int]:
+def _max_tokens(spec: ModelSpec, opened: OpenGraph, asked: int) -> tuple[int, int]:
     """Return the longest window and the most it may be."""
     limit = opened.position_limit or spec.position_limit or spec.default_max_tokens
     if asked > limit:
@@ -271,7 +248,7 @@ def _max_tokens(spec: ModelSpec, opened: _Opened, asked: int) -> tuple[int, int]
     return asked or min(spec.default_max_tokens or limit, limit), limit
 
 
-def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: _Opened) -> None:
+def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: OpenGraph) -> None:
     if opened.vocab_size and tokenizer.vocab_size > opened.vocab_size:
         raise BadArtifactError(
             f"{spec.tokenizer_path} has token ids up to {tokenizer.vocab_size - 1}, the model has "
@@ -299,7 +276,7 @@ def _self_test(
     spec: ModelSpec,
     tokenizer: Tokenizer,
     session: Session,
-    opened: _Opened,
+    opened: OpenGraph,
     max_tokens: int,
     control: RunControl,
 ) -> int:

@@ -25,7 +25,7 @@ from .errors import (
 )
 from .inputs import Text
 from .log import Log
-from .model import Model, load_model
+from .model import Model, Shelves, load_model
 from .session import resolve_device
 from .stats import Call, Counters, Recorder, State, column, tabulate
 from .ticket import Ticket, Tickets
@@ -68,6 +68,7 @@ class Registry:
         self._tickets = Tickets()
         self._load_tickets = Tickets()
         self._watchdog = Watchdog()
+        self._shelves = Shelves()
         self._interpreter_bytes = 0
 
     # ---- runtime
@@ -232,6 +233,7 @@ class Registry:
             runtime,
             name=name,
             generation=generation,
+            shelves=self._shelves,
             watchdog=self._watchdog,
             ticket=ticket,
         )
@@ -435,11 +437,11 @@ class Registry:
             calls = [(e.handle, e.name, e.counters.snapshot()) for e in entries]
             calls.append((0, _CLOSED_NAME, self._closed.snapshot()))
             running = self._options is not None
-        memory = [
-            (f"model {name}", max(0, model.info.grown_bytes - model.tokenizer_bytes))
-            for name, model in loaded
-        ]
-        memory.append(("tokenizers", sum(model.tokenizer_bytes for _, model in loaded)))
+        memory = [(f"model {name}", model.own_bytes) for name, model in loaded]
+        bases = {id(model.base): model.base for _, model in loaded if model.base is not None}
+        memory += [(f"base {base.folder}", base.grown_bytes) for base in bases.values()]
+        tokenizers = {id(model.held): model.held.grown_bytes for _, model in loaded}
+        memory.append(("tokenizers", sum(tokenizers.values())))
         memory.append(("interpreter", self._interpreter_bytes))
         return tabulate(running, models, calls, memory)
 

@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,11 @@ from .tokenization import start_threads
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import onnxruntime as ort
+
+Output: TypeAlias = NDArray[np.generic]
+Feeds: TypeAlias = Mapping[str, Output]
+Values: TypeAlias = Mapping[str, ort.OrtValue]
+Answer = TypeVar("Answer")
 
 _TERMINATED = "terminate flag"
 _THREAD_REFUSED = "pthread_create failed"
@@ -123,8 +129,8 @@ class OrtModel:
     parts: tuple[OrtPart, ...] = ()
 
 
-class Session:
-    """One model on one device; safe from any thread."""
+class Runner:
+    """One graph on one device; safe from any thread."""
 
     def __init__(
         self,
@@ -132,14 +138,12 @@ class Session:
         device: Device,
         *,
         threads: int,
-        pad_id: int,
-        token_types: bool,
         control: RunControl | None = None,
     ) -> None:
-        """Create the session and verify that the device runs the model.
+        """Open the graph and verify that the device runs it.
 
-        ``pad_id`` fills short rows; without ``token_types`` all tokens are of type 0. ``control``
-        lets others stop it; ONNX Runtime looks up between tensors, not while it folds constants.
+        ``control`` lets others stop it; ONNX Runtime looks up between tensors, not while it folds
+        constants.
 
         Raise BadArtifactError for a graph that ONNX Runtime refuses, OutOfMemoryError,
         RunStoppedError, or DeviceUnavailableError naming the operators the device does not run.
@@ -183,20 +187,19 @@ class Session:
             control.stop = None
         for session in self._sessions():
             session.disable_fallback()
-        self._inputs = graph.inputs
+        self.inputs = graph.inputs
         self._outputs = [graph.output]
-        self._pad_id = pad_id
-        self._token_types = token_types
         self._idle_options: list[ort.RunOptions] = []
         self.provider = device.provider
-        if device.name != "auto":
-            self._require(device)
+        self.require(device)
 
     def _sessions(self) -> list[ort.InferenceSession]:
         return [*(session for _, session in self._parts), self._session]
 
-    def _require(self, device: Device) -> None:
+    def require(self, device: Device) -> None:
         """Refuse a device that was named but runs less than all heavy operators."""
+        if device.name == "auto":
+            return
         if any(device.provider not in each.get_providers() for each in self._sessions()):
             raise DeviceUnavailableError(
                 f"ONNX Runtime could not start {device.provider} for device {device.name!r}; "
@@ -216,6 +219,82 @@ class Session:
                 f"{', '.join(sorted(elsewhere))}; use cpu or a model for this device"
             )
 
+    def run(self, feeds: Feeds, control: RunControl) -> Output:
+        """Run the graph on its inputs as far as ``control`` says, unless and until it stops it."""
+        return self._controlled(partial(self._output, feeds, control.layer), control)
+
+    def _output(self, feeds: Feeds, layer: int, options: ort.RunOptions) -> Output:
+        """Run the parts up to ``layer``, or all of them."""
+        for part, session in self._parts:
+            ends = part.layer == layer
+            wanted = self._outputs if ends else [part.hidden]
+            (value,) = session.run(wanted, feeds, options)
+            if ends:
+                found: Output = value
+                return found
+            feeds = {name: feeds[name] for name in self.inputs} | {part.hidden: value}
+        (found,) = self._session.run(self._outputs, feeds, options)
+        return found
+
+    def run_values(self, values: Values, control: RunControl) -> ort.OrtValue:
+        """Run a graph without exits with values that stay ONNX Runtime's own."""
+        run, outputs = self._session.run_with_ort_values, self._outputs
+        return self._controlled(lambda options: run(outputs, values, options)[0], control)
+
+    def _controlled(self, run: Callable[[ort.RunOptions], Answer], control: RunControl) -> Answer:
+        # Making one costs more than a run of a tiny model; a stopped one is not used again.
+        try:
+            options = self._idle_options.pop()
+        except IndexError:
+            options = _run_options()
+        control.stop = partial(setattr, options, "terminate", True)
+        if control.stopped:
+            raise RunStoppedError
+        try:
+            output = run(options)
+        except Exception as error:
+            raise _run_error(error) from None
+        finally:
+            control.stop = None
+        if not control.stopped:
+            self._idle_options.append(options)
+        return output
+
+
+def as_values(arrays: Feeds) -> dict[str, ort.OrtValue]:
+    """Hand arrays over as ONNX Runtime's own values; on CPU without a copy."""
+    return {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+
+
+class Runs(Protocol):
+    """A graph, or graphs in a chain."""
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """Names and dtypes of what it takes of a text: ids, mask, types, positions."""
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that runs it."""
+
+    def run(self, feeds: Feeds, control: RunControl) -> Output:
+        """Answer ``[batch, width]`` or ``[batch, tokens, width]``; see ``Runner.run``."""
+
+
+class Session:
+    """Scores windows with a model; safe from any thread."""
+
+    def __init__(self, runner: Runs, *, pad_id: int, token_types: bool) -> None:
+        """Feed windows to ``runner``.
+
+        ``pad_id`` fills short rows; without ``token_types`` all tokens are of type 0.
+        """
+        self._runner = runner
+        self._inputs = runner.inputs
+        self._pad_id = pad_id
+        self._token_types = token_types
+        self.provider = runner.provider
+
     def run(self, windows: Sequence[Window], control: RunControl) -> list[Float32]:
         """Score windows together, as far as ``control`` says; return each output without padding.
 
@@ -227,38 +306,8 @@ class Session:
             name: self._feed(name, dtype, windows, lengths, longest)
             for name, dtype in self._inputs.items()
         }
-        # Making one costs more than a run of a tiny model; a stopped one is not used again.
-        try:
-            options = self._idle_options.pop()
-        except IndexError:
-            options = _run_options()
-        control.stop = partial(setattr, options, "terminate", True)
-        if control.stopped:
-            raise RunStoppedError
-        try:
-            output = self._output(feeds, control.layer, options)
-        except Exception as error:
-            raise _run_error(error) from None
-        finally:
-            control.stop = None
-        if not control.stopped:
-            self._idle_options.append(options)
+        output = self._runner.run(feeds, control)
         return _per_window(output, lengths, longest)
-
-    def _output(
-        self, feeds: dict[str, NDArray[np.generic]], layer: int, options: ort.RunOptions
-    ) -> NDArray[np.generic]:
-        """Run the parts up to ``layer``, or all of them."""
-        for part, session in self._parts:
-            ends = part.layer == layer
-            wanted = self._outputs if ends else [part.hidden]
-            (value,) = session.run(wanted, feeds, options)
-            if ends:
-                found: NDArray[np.generic] = value
-                return found
-            feeds = {name: feeds[name] for name in self._inputs} | {part.hidden: value}
-        (found,) = self._session.run(self._outputs, feeds, options)
-        return found
 
     def _feed(
         self,

@@ -201,6 +201,14 @@ class Tokenizer:
             ) from error
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class HeldTokenizer:
+    """A tokenizer that models of one folder share, and the resident memory that it took."""
+
+    tokenizer: Tokenizer
+    grown_bytes: int
+
+
 def start_threads() -> None:
     """Let the tokenizers library start its threads, which it keeps for the life of the process.
 

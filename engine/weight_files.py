@@ -96,6 +96,12 @@ def choose_weights(
     )
 
 
+def has_weights(folder: Path) -> bool:
+    """Tell whether a folder has weights of a whole model."""
+    stored = any(file_size(folder / name) is not None for name in _STORED)
+    return stored or bool(_onnx_names(folder))
+
+
 def _safetensors_files(path: Path) -> tuple[Path, ...]:
     """Return the weight file, or the index and the shards that it names."""
     if path.name == SINGLE_FILE:

@@ -66,7 +66,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     unreadable or contradicting ones, and where only pickles lie.
     """
     if _exists(folder / SINGLE_FILE):
-        return _read_file(folder / SINGLE_FILE)
+        return read_file(folder / SINGLE_FILE)
     if _exists(folder / INDEX_FILE):
         return _read_shards(folder, _read_index(folder / INDEX_FILE))
     pickles = _pickles(folder)
@@ -76,6 +76,36 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             f" convert to safetensors"
         )
     raise NotFoundError(f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+
+
+def read_file(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of one safetensors file after checking that they tile its data.
+
+    Raises as ``read_weights`` does.
+    """
+    real, size = _real_file(path)
+    if size < 8:
+        raise BadArtifactError(f"{path} has {size} bytes, too few for safetensors; {_AGAIN}")
+    start = _read_start(real, 8)
+    if start == b"version ":  # how a Git LFS pointer begins
+        raise BadArtifactError(f"{path} is a Git LFS pointer, not the weights; run git lfs pull")
+    length = int.from_bytes(start, "little")
+    if length > size - 8:
+        raise BadArtifactError(
+            f"{path} announces a header of {length} bytes, but the file has {size}; {_AGAIN}"
+        )
+    if length > _MAX_JSON_BYTES:
+        raise BadArtifactError(
+            f"{path} has a header of {length} bytes, at most {_MAX_JSON_BYTES} are read; {_AGAIN}"
+        )
+    header = _parse_json(path, _read_start(real, 8 + length)[8:])
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise BadArtifactError(f"{path}: __metadata__ is not a table of texts; {_AGAIN}")
+    base = 8 + length
+    tensors = {name: _tensor(path, real, base, name, entry) for name, entry in header.items()}
+    _check_tiling(path, tensors.values(), base, size)
+    return tensors
 
 
 def load_array(tensor: Tensor) -> NDArray[np.float32]:
@@ -134,7 +164,7 @@ def _read_shards(folder: Path, shards: dict[str, str]) -> dict[str, Tensor]:
     for shard in sorted(set(shards.values())):
         if not _exists(folder / shard):
             raise NotFoundError(f"{folder} lacks the shard {shard!r} of its index; download it")
-        for name, tensor in _read_file(folder / shard).items():
+        for name, tensor in read_file(folder / shard).items():
             if name in tensors:
                 raise BadArtifactError(
                     f"{folder}: weight {name!r} is in {origin[name]!r} and in {shard!r}; {_AGAIN}"
@@ -152,33 +182,6 @@ def _read_shards(folder: Path, shards: dict[str, str]) -> dict[str, Tensor]:
             f"{folder / origin[unlisted[0]]} holds weight {unlisted[0]!r}, which {INDEX_FILE} does"
             f" not list; {_AGAIN}"
         )
-    return tensors
-
-
-def _read_file(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of one safetensors file after checking that they tile its data."""
-    real, size = _real_file(path)
-    if size < 8:
-        raise BadArtifactError(f"{path} has {size} bytes, too few for safetensors; {_AGAIN}")
-    start = _read_start(real, 8)
-    if start == b"version ":  # how a Git LFS pointer begins
-        raise BadArtifactError(f"{path} is a Git LFS pointer, not the weights; run git lfs pull")
-    length = int.from_bytes(start, "little")
-    if length > size - 8:
-        raise BadArtifactError(
-            f"{path} announces a header of {length} bytes, but the file has {size}; {_AGAIN}"
-        )
-    if length > _MAX_JSON_BYTES:
-        raise BadArtifactError(
-            f"{path} has a header of {length} bytes, at most {_MAX_JSON_BYTES} are read; {_AGAIN}"
-        )
-    header = _parse_json(path, _read_start(real, 8 + length)[8:])
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise BadArtifactError(f"{path}: __metadata__ is not a table of texts; {_AGAIN}")
-    base = 8 + length
-    tensors = {name: _tensor(path, real, base, name, entry) for name, entry in header.items()}
-    _check_tiling(path, tensors.values(), base, size)
     return tensors
 
 

@@ -126,6 +126,12 @@ enum {
     SEMANTIC_PRECISION_INT8 = 4
 };
 
+typedef int32_t semantic_adapter_mode;
+enum {
+    SEMANTIC_ADAPTER_SHARED = 0, /* all adapters of one base run on one copy of it */
+    SEMANTIC_ADAPTER_MERGED = 1  /* the adapter is added to weights of its own */
+};
+
 typedef int32_t semantic_model_state;
 enum {
     SEMANTIC_STATE_LOADING = 1,
@@ -189,7 +195,8 @@ typedef struct semantic_load_options {
     int32_t max_batch_tokens;     /* padded tokens in one run of several; default 256 */
     int64_t max_text_bytes;       /* a longer row is TOO_LONG before it is tokenised;
                                      default 1 MiB */
-    const char *base_path;        /* for adapter folders: UNSUPPORTED in this version */
+    const char *base_path;        /* adapter folders only: the folder of the base; default: the
+                                     recorded base, if it is a folder (relative to the adapter) */
     semantic_model replaces;      /* this model's name and handle are taken over once the
                                      new one is ready; the task must be equal */
     int32_t intra_op_threads;     /* default: that of semantic_init */
@@ -197,14 +204,20 @@ typedef struct semantic_load_options {
     int64_t queue_rows;           /* default: that of semantic_init */
     int64_t queue_tokens;         /* default: that of semantic_init */
     int64_t timeout_ms;           /* 0: none; looked at between the steps of a load */
+    semantic_adapter_mode adapter_mode; /* adapter folders only */
 } semantic_load_options;
 
 #define SEMANTIC_LOAD_OPTIONS_INIT                                                                 \
-    {sizeof(semantic_load_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0}
+    {sizeof(semantic_load_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0, 0}
 
 /* Load a model from a folder: verify its files, compare labels with the head,
  * open it on the device, run a self-test, then publish it. Whole or not at all.
- * The name taken by another model is ALREADY_EXISTS. */
+ * The name taken by another model is ALREADY_EXISTS.
+ *
+ * The folder may be a LoRA adapter of PEFT. It becomes a model like any other,
+ * with its own labels, head and pooling. Adapters of one base folder, device and
+ * intra_op_threads share the base, which is no model of its own: it is there from
+ * the first of them to the last. */
 SEMANTIC_API semantic_status semantic_load_model(const char *path,
                                                  const semantic_load_options *options,
                                                  semantic_model *model, semantic_error *error);
@@ -250,8 +263,9 @@ typedef struct semantic_model_info {
     const int64_t *layers; /* likewise; empty: only the last */
     size_t prompt_count;
     const semantic_text *prompt_names;
-    int64_t mapped_bytes; /* size of the weight files, of which parts stay mapped */
-    int64_t grown_bytes;  /* growth of resident memory measured while it loaded */
+    int64_t mapped_bytes; /* size of the weight files, of which parts stay mapped; of an adapter
+                             that shares its base: of its own file (json has the base's) */
+    int64_t grown_bytes;  /* growth of resident memory measured while it loaded; likewise */
     size_t file_count;
     const semantic_text *file_names; /* relative to path */
     const int64_t *file_sizes;
@@ -487,7 +501,8 @@ typedef struct semantic_stats {
     const double *bucket_bounds; /* bucket_count - 1 upper bounds in seconds; the last is open */
     const uint64_t *latency;     /* calls, [entry][bucket], not cumulative */
 
-    size_t memory_count; /* one entry per owner */
+    size_t memory_count; /* one entry per owner: each model, each base that adapters share, the
+                            tokenizers, the interpreter */
     const semantic_text *memory_owner;
     const int64_t *memory_bytes;
     uint64_t results_unfreed; /* blocks not yet given to semantic_free */

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..adaptation import UNADAPTED, Adaptation
 from ..config import Task
 from ..errors import UnsupportedError
 from ..weights import Tensor
@@ -30,12 +31,14 @@ class Family:
 
     ``build`` writes the graph and returns its head. ``inputs`` are what the graph takes, the ids
     first. ``ignorable`` lists, for each task the family answers, patterns of weight names that
-    may stay unused. ``exits``: runs may stop after some of the layers.
+    may stay unused. ``prefix`` begins the names of the encoder's weights in models with a head.
+    ``exits``: runs may stop after some of the layers.
     """
 
     build: Callable[[GraphBuilder, Mapping[str, object], Task], Head]
     inputs: tuple[str, ...]
     ignorable: Mapping[Task, tuple[str, ...]]
+    prefix: str = "model."
     exits: bool = False
 
 
@@ -54,6 +57,7 @@ _ROBERTA: Final = Family(
         Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, "roberta.pooler.*"),
         Task.EMBEDDING: (_POSITION_IDS, "pooler.*", "roberta.pooler.*", "lm_head.*"),
     },
+    prefix="roberta.",
 )
 
 FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
@@ -65,6 +69,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS, *_BERT_POOLER),
             Task.EMBEDDING: (_POSITION_IDS, *_BERT_POOLER, "cls.*"),
         },
+        prefix="bert.",
     ),
     "deberta-v2": Family(
         build=build_deberta,
@@ -81,6 +86,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
                 "mask_predictions.*",
             ),
         },
+        prefix="deberta.",
     ),
     "distilbert": Family(
         build=build_distilbert,
@@ -90,6 +96,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
             Task.EMBEDDING: (_POSITION_IDS, "vocab_*"),
         },
+        prefix="distilbert.",
     ),
     "electra": Family(
         build=build_electra,
@@ -99,6 +106,7 @@ FAMILIES: Final[Mapping[str, Family]] = {  # by "model_type" of config.json
             Task.TOKEN_CLASSIFICATION: (_POSITION_IDS,),
             Task.EMBEDDING: (_POSITION_IDS, "discriminator_predictions.*", "generator_*"),
         },
+        prefix="electra.",
     ),
     "gemma3_text": Family(
         build=build_gemma3,
@@ -137,13 +145,15 @@ def build_graph(
     fused: bool = True,
     branches: Branches = DEFAULT_BRANCHES,
     exits: tuple[int, ...] = (),
+    adaptation: Adaptation = UNADAPTED,
 ) -> Graph:
     """Build the graph of a model for one task.
 
     ``config`` is the content of config.json, ``weights`` comes from ``read_weights``. With
     ``fused`` the graph holds com.microsoft operators, else only standard ones.
     ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
-    layers, in rising order and less than all, a run may stop. Raises
+    layers, in rising order and less than all, a run may stop, ``adaptation`` what an adapter
+    makes of the model. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -161,5 +171,12 @@ def build_graph(
         )
     if exits and not family.exits:
         raise UnsupportedError(f"{model_type} models answer only from their last layer")
-    builder = GraphBuilder(weights, family.inputs, fused=fused, branches=branches, exits=exits)
+    builder = GraphBuilder(
+        weights,
+        family.inputs,
+        fused=fused,
+        branches=branches,
+        exits=exits,
+        adaptation=adaptation,
+    )
     return builder.finish(family.build(builder, config, task), family.ignorable[task])

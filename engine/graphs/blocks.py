@@ -15,11 +15,21 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from onnx import GraphProto, NodeProto, StringStringEntryProto, TensorProto, helper
+from onnx import (
+    GraphProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
+from ..adaptation import HIDDEN_STATE, UNADAPTED, Adaptation, Part, slot_names
 from ..errors import BadArtifactError, UnsupportedError
-from ..weights import Tensor
-from .parts import Exit, Part, nodes_before, values_of
+from ..results import Float32
+from ..weights import Tensor, load_array
+from .parts import Exit, LayerPart, nodes_before, values_of
 
 Attributes: TypeAlias = Mapping[str, int | float | str | Sequence[int]]
 _T = TypeVar("_T")
@@ -108,10 +118,16 @@ class Graph:
     (embedding); ``width`` is its last dimension. Ids go up to ``vocab_size`` and
     ``type_vocab_size``, tokens up to ``position_limit``. ``dtype`` is that of the stored
     weights that run, joined by ``+`` where they differ.
+
+    ``linears`` are the inputs and outputs of every linear layer by name, of the whole model;
+    ``encoder_linears`` and ``encoder_weights`` name those before the last hidden state. The graph
+    of an encoder has two more inputs for each of the former (``slot_names``), without which it is
+    the unadapted model; that of a head takes ``HIDDEN_STATE``, float32 ``[batch, tokens, hidden]``,
+    besides ``inputs``.
     """
 
     model: bytes
-    parts: tuple[Part, ...]
+    parts: tuple[LayerPart, ...]
     weights_folder: Path
     inputs: tuple[str, ...]
     output: str
@@ -120,6 +136,9 @@ class Graph:
     position_limit: int
     type_vocab_size: int
     dtype: str
+    linears: Mapping[str, tuple[Size, Size]]
+    encoder_linears: frozenset[str]
+    encoder_weights: frozenset[str]
 
 
 class GraphBuilder:
@@ -130,6 +149,7 @@ class GraphBuilder:
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
     ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
     layers, in rising order and less than all, a run may stop: there the graph is cut into parts.
+    ``adaptation`` says what becomes of the model.
     """
 
     def __init__(
@@ -140,8 +160,14 @@ class GraphBuilder:
         fused: bool,
         branches: Branches = DEFAULT_BRANCHES,
         exits: tuple[int, ...] = (),
+        adaptation: Adaptation = UNADAPTED,
     ) -> None:
         self.weights = weights
+        self._adaptation = adaptation
+        self._linears: dict[str, tuple[Size, Size]] = {}
+        self._encoder_linears: frozenset[str] = frozenset()
+        self._encoder_weights: frozenset[str] = frozenset()
+        self._slots: list[ValueInfoProto] = []
         self._inputs = inputs
         self.fused = fused
         self.branches = branches
@@ -149,7 +175,6 @@ class GraphBuilder:
         self._exits: list[Exit] = []
         self._nodes: list[NodeProto] = []
         self._count = 0
-        self._read: set[str] = set()
         self._initializers: dict[str, TensorProto] = {}
         self._constants: dict[tuple[int, tuple[int, ...], tuple[float, ...]], TensorProto] = {}
         self._floats: dict[str, str] = {}
@@ -165,7 +190,6 @@ class GraphBuilder:
     ) -> str:
         """Append a node with one output and return the output's name."""
         output = self._name(kind)
-        self._read.update(inputs)
         node = helper.make_node(kind, inputs, [output], name=output, domain=domain)
         for key, value in (attributes or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
@@ -290,10 +314,65 @@ class GraphBuilder:
 
     def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True) -> str:
         """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
-        operands = [x, self.weight(f"{name}.weight", outputs, inputs)]
+        y = self.stored_linear(x, name, inputs, outputs, biased=biased)
+        return self.adapted(x, y, name, inputs, outputs) if self.adapts else y
+
+    @property
+    def adapts(self) -> bool:
+        """Tell whether each run may bring updates of the linear layers."""
+        return self._adaptation.part is Part.ENCODER
+
+    def stored_linear(
+        self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True
+    ) -> str:
+        """Apply a linear layer without what a run brings for it."""
+        self._linears[name] = (inputs, outputs)
+        operands = [x, self._updated(self.weight(f"{name}.weight", outputs, inputs), name)]
         if biased:
             operands.append(self.weight(f"{name}.bias", outputs))
         return self.op("Gemm", operands, {"transB": 1})
+
+    def adapted(self, x: str, y: str, name: str, inputs: Size, outputs: Size) -> str:
+        """Add to ``y``, a linear layer's output for ``x``, the update that the run brings.
+
+        Both matrices have rank 0 where it brings none: ``y`` then stays what it is, to the bit.
+        """
+        down, up = self._slot(name, inputs, outputs)
+        x = self.op("Gemm", [x, down], {"transB": 1})
+        return self.op("Gemm", [x, up, y], {"transB": 1})
+
+    def hidden_state(self, x: str, width: Size) -> str:
+        """Mark the last hidden state, ``[batch * tokens, width]``: what follows is the head."""
+        self._encoder_linears = frozenset(self._linears)
+        self._encoder_weights = frozenset(self.weights.keys() & self._initializers.keys())
+        if self._adaptation.part is not Part.HEAD:
+            return x
+        return self.fold(HIDDEN_STATE, width)
+
+    def _updated(self, weight: str, name: str) -> str:
+        """Add the update of a linear layer to its weight; ONNX Runtime does so while it loads."""
+        update = self._adaptation.updates.get(name)
+        if update is None:
+            return weight
+        down, up = slot_names(name)
+        self._write(down, update.down)
+        self._write(up, update.up)
+        return self.op("Add", [weight, self.op("MatMul", [up, down])])
+
+    def _slot(self, name: str, inputs: Size, outputs: Size) -> tuple[str, str]:
+        """Add the inputs for an update of a linear layer, of rank 0 by default."""
+        down, up = slot_names(name)
+        if down in self._initializers:  # a layer that is applied twice
+            return down, up
+        for slot, shape in ((down, (0, inputs.value)), (up, (outputs.value, 0))):
+            rank = [size or f"{name} rank" for size in shape]
+            self._slots.append(helper.make_tensor_value_info(slot, TensorProto.FLOAT, rank))
+            self._initializers[slot] = helper.make_tensor(slot, TensorProto.FLOAT, shape, [])
+        return down, up
+
+    def _write(self, name: str, values: Float32) -> None:
+        """Write values into the graph itself."""
+        self._initializers[name] = numpy_helper.from_array(values, name)
 
     def layer_norm(
         self, x: str, name: str, size: Size, epsilon: float, *, biased: bool = True
@@ -413,10 +492,12 @@ class GraphBuilder:
         A weight that was not taken and matches no pattern of ``ignorable`` is
         ``BadArtifactError``: part of the model would silently not run.
         """
+        ignorable = (*ignorable, *self._adaptation.spare)
         unused = sorted(
             name
             for name in self.weights.keys() - self._initializers.keys()
-            if not any(fnmatchcase(name, pattern) for pattern in ignorable)
+            if name in self._adaptation.own
+            or not any(fnmatchcase(name, pattern) for pattern in ignorable)
         )
         if unused:
             more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
@@ -424,22 +505,23 @@ class GraphBuilder:
                 f"weights {', '.join(map(repr, unused[:3]))}{more} are no part of this model and"
                 f" task; check that config.json, the weights and the task belong together"
             )
-        inputs = tuple(name for name in self._inputs if name in self._read)
         self._nodes.append(helper.make_node("Identity", [head.value], [head.name], head.name))
+        read = values_of(nodes_before(self._nodes, [head.name], ""))
+        inputs = tuple(name for name in self._inputs if name in read)
         parts, given = [], ""
         for place in self._exits:
             nodes = nodes_before(self._nodes, [place.hidden, place.answer], given)
             nodes.append(helper.make_node("Identity", [place.answer], [head.name], head.name))
             model = self._model(nodes, inputs, given, head, place.hidden)
-            parts.append(Part(place.layer, model, place.hidden))
+            parts.append(LayerPart(place.layer, model, place.hidden))
             given = place.hidden
-        nodes = nodes_before(self._nodes, [head.name], given) if given else self._nodes
+        nodes = nodes_before(self._nodes, [head.name], given)
         model = self._model(nodes, inputs, given, head, "")
-        taken = [self.weights[name] for name in self._initializers]
+        taken = [self.weights[name] for name in self._initializers if name in self.weights]
         return Graph(
             model=model,
             parts=tuple(parts),
-            weights_folder=taken[0].path.parent,
+            weights_folder=self._folder(),
             inputs=inputs,
             output=head.name,
             width=head.width,
@@ -447,6 +529,9 @@ class GraphBuilder:
             position_limit=head.position_limit,
             type_vocab_size=head.type_vocab_size,
             dtype="+".join(sorted({tensor.dtype for tensor in taken})),
+            linears=self._linears,
+            encoder_linears=self._encoder_linears,
+            encoder_weights=self._encoder_weights,
         )
 
     def _model(
@@ -460,6 +545,9 @@ class GraphBuilder:
             if name:
                 values.append(helper.make_tensor_value_info(name, float32, ["rows", head.width]))
         read = values_of(nodes)
+        if HIDDEN_STATE in read:
+            taken.append(helper.make_tensor_value_info(HIDDEN_STATE, float32, [None] * 3))
+        taken += self._slots
         stored = [*self._initializers.values(), *self._constants.values()]
         stored = [tensor for tensor in stored if tensor.name in read]
         graph = helper.make_graph(nodes, "libsemantic", taken, made, stored)
@@ -471,6 +559,12 @@ class GraphBuilder:
         )
         serialized: bytes = model.SerializeToString()
         return serialized
+
+    def _folder(self) -> Path:
+        """Return the folder of the weight files."""
+        own = self._adaptation.own
+        names = (name for name in self._initializers if name in self.weights and name not in own)
+        return self.weights[next(names)].path.parent
 
     def _tensor(self, name: str, expected: str = "") -> Tensor:
         if name not in self.weights:
@@ -493,12 +587,9 @@ class GraphBuilder:
             raise UnsupportedError(
                 f"weight {name!r} is stored as {tensor.dtype}; store it as {', '.join(_TYPES)}"
             )
-        first = self.weights[next(iter(self._initializers), name)]
-        if first.path.parent != tensor.path.parent:
-            raise BadArtifactError(
-                f"weight files lie in {first.path.parent} and in {tensor.path.parent}, but ONNX"
-                f" Runtime reads one folder; put them into one"
-            )
+        if name in self._adaptation.own:
+            self._write(name, load_array(tensor))
+            return name
         proto = TensorProto(name=name, data_type=_TYPES[tensor.dtype], dims=tensor.shape)
         proto.data_location = TensorProto.EXTERNAL
         for key, value in (
@@ -508,11 +599,17 @@ class GraphBuilder:
         ):
             proto.external_data.append(StringStringEntryProto(key=key, value=value))
         self._initializers[name] = proto
+        folder = self._folder()
+        if folder != tensor.path.parent:
+            raise BadArtifactError(
+                f"weight files lie in {folder} and in {tensor.path.parent}, but ONNX"
+                f" Runtime reads one folder; put them into one"
+            )
         return name
 
     def _as_float(self, value: str, name: str) -> str:
         """Cast a value that came from the weight ``name`` to float32 where it is not."""
-        if self.weights[name].dtype == "F32":
+        if self.weights[name].dtype == "F32" or name in self._adaptation.own:
             return value
         return self.op("Cast", [value], {"to": TensorProto.FLOAT})
 

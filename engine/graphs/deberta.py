@@ -278,7 +278,15 @@ class _PositionScores:
         builder, op = self._builder, self._builder.op
         heads, hidden = self._encoder.heads.value, self._encoder.hidden
         name = shared if self._distances.shared else own
-        x = builder.linear(self._table, name, hidden, hidden)
+        x = builder.stored_linear(self._table, name, hidden, hidden)
+        if builder.adapts:  # what a run brings is added only to rows that it reaches
+            reached, x = (
+                op("Slice", [rows, self._first, self._end, builder.integers(0)])
+                for rows in (self._table, x)
+            )
+            x = builder.adapted(reached, x, name, hidden, hidden)
         x = op("Reshape", [x, builder.integers(-1, heads, hidden.value // heads)])
         x = op("Mul", [op("Transpose", [x], {"perm": order}), builder.scalar(self._scale)])
+        if builder.adapts:
+            return x
         return op("Slice", [x, self._first, self._end, builder.integers(axis)])

@@ -56,8 +56,9 @@ def build_gemma3(builder: GraphBuilder, config: Mapping[str, object], _: Task) -
         scale=scalar**-0.5,
     )
     width = decoder.hidden.value
+    x = builder.hidden_state(_decode(builder, config, decoder), decoder.hidden)
     return Head(
-        value=builder.unfold(_decode(builder, config, decoder), width),
+        value=builder.unfold(x, width),
         name="last_hidden_state",
         shape=("batch", "tokens", width),
         width=width,

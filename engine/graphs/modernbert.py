@@ -55,7 +55,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     """
     encoder = _read_encoder(builder, config)
     hidden = encoder.hidden
-    x = _encode(builder, encoder)
+    x = builder.hidden_state(_encode(builder, encoder), hidden)
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden
     else:

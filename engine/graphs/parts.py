@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerPart:
     """The graph up to an exit after ``layer`` layers, from the exit before it.
 
     ``model`` is a serialized ModelProto that takes what the whole graph takes, and besides, but

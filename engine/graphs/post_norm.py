@@ -215,6 +215,7 @@ def head(
     """
     rows: Sequence[str] = ("batch", "tokens")
     hidden = encoder.hidden
+    x = builder.hidden_state(x, hidden)
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden
         value = builder.unfold(x, width.value)

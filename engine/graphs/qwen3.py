@@ -41,8 +41,8 @@ def build_qwen3(builder: GraphBuilder, config: Mapping[str, object], task: Task)
         depth=_DEPTH,
         norm_offset=0.0,
     )
-    x = _decode(builder, config, decoder)
     hidden = decoder.hidden
+    x = builder.hidden_state(_decode(builder, config, decoder), hidden)
     rows: tuple[str, ...] = ("batch", "tokens")
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden

@@ -26,7 +26,9 @@ type BackendAdapter interface {
 	UnloadModel(ctx context.Context, handle ModelHandle) error
 
 	// Inference answers one request. The request must be of the type that belongs
-	// to the capability that the model was loaded for, else it is ErrRequestType.
+	// to the capability that the model was loaded for, else it is ErrRequestType. A
+	// model that was loaded for CapabilityLoRAAdapterServing takes the requests of
+	// all other capabilities that its ModelInfo lists.
 	// When some inputs failed, the response comes together with ErrPartial. Where the
 	// backend has replaced the model and the new one contradicts the request that the
 	// handle was loaded with, it is ErrMismatch.
@@ -79,6 +81,9 @@ type LoadRequest struct {
 	// name of the resolved folder.
 	Model string
 	Path  string // resolved folder of the artifact; required
+	// BasePath is the resolved folder of the base of an adapter. Empty: the one that
+	// the adapter records.
+	BasePath string
 
 	Capability Capability     // required
 	Family     Family         // must be what the artifact says

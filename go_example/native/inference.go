@@ -2,7 +2,7 @@ package native
 
 // An InferenceRequest is one of the request types of this package, passed by value.
 type InferenceRequest interface {
-	// Capability is the one that a model must be loaded for.
+	// Capability is the one that a model must be loaded for, or CapabilityLoRAAdapterServing.
 	Capability() Capability
 }
 

@@ -45,6 +45,7 @@ var _ = [...][1]struct{}{
 	{int(PrecisionFP16) - C.SEMANTIC_PRECISION_FP16: {}},
 	{int(PrecisionBF16) - C.SEMANTIC_PRECISION_BF16: {}},
 	{int(PrecisionINT8) - C.SEMANTIC_PRECISION_INT8: {}},
+	{int(AdapterMerged) - C.SEMANTIC_ADAPTER_MERGED: {}},
 	{int(StateLoading) - C.SEMANTIC_STATE_LOADING: {}},
 	{int(StateReady) - C.SEMANTIC_STATE_READY: {}},
 	{int(StateStopping) - C.SEMANTIC_STATE_STOPPING: {}},
@@ -420,6 +421,7 @@ func nativeLoad(path string, o LoadOptions, replaces uint64, timeoutMS int64) (u
 		queue_rows:       C.int64_t(o.QueueRows),
 		queue_tokens:     C.int64_t(o.QueueTokens),
 		timeout_ms:       C.int64_t(timeoutMS),
+		adapter_mode:     C.semantic_adapter_mode(o.AdapterMode),
 	}
 	c.struct_size = C.size_t(unsafe.Sizeof(*c))
 	if args.err != nil {

@@ -29,19 +29,20 @@ const (
 
 // LoadOptions of Runtime.Load. The zero value of every field is its default.
 type LoadOptions struct {
-	Name           string    // default: base name of the resolved folder
-	Task           Task      // must agree with the folder
-	Precision      Precision // one the provider cannot run is ErrUnsupported
-	Device         string    // default: that of Open
-	MaxTokens      int       // longest text or window scored; default: as the folder declares
-	MaxBatchRows   int       // texts or windows in one run; default 32
-	MaxBatchTokens int       // padded tokens in one run of several; default 256 on CPU
-	MaxTextBytes   int       // a longer text is ErrTooLong; default 1 MiB
-	BasePath       string    // for adapter folders; ErrUnsupported in this version
-	IntraOpThreads int       // default: that of Open
-	ParallelRuns   int       // default: that of Open
-	QueueRows      int       // default: that of Open
-	QueueTokens    int       // default: that of Open
+	Name           string      // default: base name of the resolved folder
+	Task           Task        // must agree with the folder
+	Precision      Precision   // one the provider cannot run is ErrUnsupported
+	Device         string      // default: that of Open
+	MaxTokens      int         // longest text or window scored; default: as the folder declares
+	MaxBatchRows   int         // texts or windows in one run; default 32
+	MaxBatchTokens int         // padded tokens in one run of several; default 256 on CPU
+	MaxTextBytes   int         // a longer text is ErrTooLong; default 1 MiB
+	BasePath       string      // adapter folders only: that of the base; default: as recorded
+	AdapterMode    AdapterMode // adapter folders only
+	IntraOpThreads int         // default: that of Open
+	ParallelRuns   int         // default: that of Open
+	QueueRows      int         // default: that of Open
+	QueueTokens    int         // default: that of Open
 
 	// Replaces is a model whose name and handle the new one takes over once it
 	// is ready; Load then returns that same *Model. The task must be equal. Calls
@@ -73,6 +74,15 @@ const (
 	PrecisionFP16 Precision = 2
 	PrecisionBF16 Precision = 3
 	PrecisionINT8 Precision = 4
+)
+
+// AdapterMode is how a folder with a LoRA adapter is loaded. Either way the adapter is a
+// model of its own, with its labels, head and pooling.
+type AdapterMode int32
+
+const (
+	AdapterShared AdapterMode = 0 // all adapters of one base run on one copy of it
+	AdapterMerged AdapterMode = 1 // the adapter is added to weights of its own
 )
 
 // RunOptions of one call. The zero value of every field is its default.

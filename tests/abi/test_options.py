@@ -64,7 +64,8 @@ def test_sizes_of_options(library: Library, models: Models, name: str) -> None:
 
 def test_the_enums_of_the_options_are_all_there() -> None:
     assert {field for _, field, _ in enum_fields()} == {
-        *("log_level", "task", "precision", "long_text", "shorten", "output", "normalize"),
+        *("log_level", "task", "precision", "adapter_mode", "long_text", "shorten", "output"),
+        "normalize",
     }
 
 

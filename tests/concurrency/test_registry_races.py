@@ -28,45 +28,14 @@ from libsemantic.engine.inputs import Text
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Result, Stats
 
+from .crowd import Crowd
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 SEQ, TOKEN, MEAN = (str(GOLDEN / name) for name in ("bert-seq", "bert-token", "bert-embed-mean"))
 RERANKER = str(GOLDEN / "bert-reranker")
 WORDS = ["math", "law", "code", "数", "学", "café", "😀", "router", "the"]
 CopyGolden: TypeAlias = Callable[[str, Mapping[str, object]], Path]
 Array: TypeAlias = NDArray[np.float32]
-
-
-class Crowd:
-    """Threads that run a function with their number; what any of them raises fails the test."""
-
-    def __init__(self, count: int, work: Callable[[int], None]) -> None:
-        self.errors: list[BaseException] = []
-        self._work = work
-        self._start = threading.Barrier(count)
-        self._threads = [
-            threading.Thread(target=self._run, args=(number,), daemon=True)
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, number: int) -> None:
-        try:
-            self._start.wait(10)
-            self._work(number)
-        except BaseException as error:
-            self.errors.append(error)
-
-    @property
-    def alive(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
-
-    def finish(self) -> None:
-        for thread in self._threads:
-            thread.join(30)
-        assert not self.alive, "some threads hang"
-        if self.errors:
-            raise self.errors[0]
 
 
 def text_of(chosen: random.Random) -> str:

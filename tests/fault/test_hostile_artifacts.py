@@ -27,7 +27,7 @@ from libsemantic.engine.errors import (
     Status,
     UnsupportedError,
 )
-from libsemantic.engine.model import load_model
+from libsemantic.engine.model import Shelves, load_model
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.ticket import Ticket
 from libsemantic.engine.watchdog import Watchdog
@@ -820,6 +820,7 @@ def test_a_load_without_a_deadline_can_be_cancelled(
             *(str(folder), LoadOptions(), RuntimeOptions()),
             name="endless",
             generation=1,
+            shelves=Shelves(),
             watchdog=watchdog,
             ticket=ticket,
         )

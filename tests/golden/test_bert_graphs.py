@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from libsemantic.engine.config import Task
 from libsemantic.engine.errors import BadArtifactError, SemanticError, UnsupportedError
 from libsemantic.engine.graphs import FAMILIES, Graph, build_graph
+from libsemantic.engine.graphs.blocks import Size
 from libsemantic.engine.weights import Tensor, read_weights
 
 from .graph_runs import (
@@ -137,7 +138,8 @@ def test_ids_and_lengths_out_of_range_fail_the_run_only(fused: bool) -> None:
 
 
 def test_graph_describes_itself() -> None:
-    assert replace(built("bert-reranker"), model=b"") == Graph(
+    graph = built("bert-reranker")
+    assert replace(graph, model=b"", linears={}) == Graph(
         model=b"",
         parts=(),
         weights_folder=Path(os.path.realpath(MODELS / "bert-reranker")),
@@ -148,7 +150,17 @@ def test_graph_describes_itself() -> None:
         position_limit=128,
         type_vocab_size=2,
         dtype="F32",
+        linears={},
+        encoder_linears=frozenset(graph.linears.keys() - {"bert.pooler.dense", "classifier"}),
+        encoder_weights=frozenset(
+            name
+            for name in read_weights(MODELS / "bert-reranker")
+            if "pooler" not in name and "classifier" not in name
+        ),
     )
+    hidden, inner = graph.linears["bert.encoder.layer.2.intermediate.dense"]
+    assert (hidden, inner) == (Size("hidden_size", 64), Size("intermediate_size", 128))
+    assert len(graph.linears) == 3 * 6 + 2
     outputs = {name: (built(name).output, built(name).width) for name in TASKS}
     assert outputs == {
         "bert-seq": ("logits", 7),

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from libsemantic.engine.config import RunOptions, Task
+from libsemantic.engine.config import AdapterMode, LoadOptions, RunOptions, Task
 from libsemantic.engine.errors import InvalidArgumentError, UnsupportedError
 from libsemantic.engine.graphs import Branches, Graph, build_graph
 from libsemantic.engine.graphs.blocks import DEFAULT_BRANCHES
@@ -188,3 +188,56 @@ def test_a_list_that_the_weights_cannot_follow_is_a_warning(
     assert any("lists layers to end at" in warning for warning in info.warnings)
     with pytest.raises(InvalidArgumentError, match="answers only from its last layer"):
         registry.embed(handle, ["a"], RunOptions(layer=1))
+
+
+def add_adapter(base: Path) -> Path:
+    """Write an adapter of a base's first two layers into a folder inside it."""
+    folder = base / "adapter"
+    folder.mkdir()
+    random = np.random.default_rng(8)
+    arrays = {
+        f"base_model.model.layers.{layer}.attn.Wqkv.lora_{side}.weight": random.normal(
+            0, 0.2, shape
+        ).astype(np.float32)
+        for layer in (0, 1)
+        for side, shape in (("A", (2, 64)), ("B", (192, 2)))
+    }
+    write_file(folder / "adapter_model.safetensors", arrays, lambda _: "F32")
+    config = {
+        "peft_type": "LORA",
+        "task_type": "FEATURE_EXTRACTION",
+        "base_model_name_or_path": "..",
+        "target_modules": ["Wqkv"],
+        "layers_to_transform": [0, 1],
+        "r": 2,
+        "lora_alpha": 4,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_merged_adapters_answer_after_fewer_layers_and_shared_ones_do_not(
+    registry: Registry, copy_golden: CopyGolden, tmp_path: Path
+) -> None:
+    def load(folder: Path, name: str, mode: AdapterMode) -> int:
+        return registry.load(str(folder), LoadOptions(name=name, adapter_mode=mode))
+
+    base = copy_golden(NAME, {"matryoshka_config.json": MANIFEST})
+    adapter = add_adapter(base)
+    shallow(tmp_path / "two", 2)
+    two = load(add_adapter(tmp_path / "two"), "two", AdapterMode.MERGED)
+    merged = load(adapter, "merged", AdapterMode.MERGED)
+    shared = load(adapter, "shared", AdapterMode.SHARED)
+    assert registry.info(merged).layers.tolist() == [1, 2, 4]
+    found = registry.embed(merged, TEXTS, RunOptions(layer=2)).values
+    np.testing.assert_allclose(found, registry.embed(two, TEXTS).values, rtol=0, atol=1e-6)
+    plain = registry.embed(registry.load(str(base)), TEXTS, RunOptions(layer=2)).values
+    assert np.abs(found - plain).max() > 0.01
+    info = registry.info(shared)
+    assert info.layers.tolist() == []
+    assert any("lists layers to end at" in warning for warning in info.warnings)
+    full = registry.embed(merged, TEXTS).values
+    np.testing.assert_allclose(registry.embed(shared, TEXTS).values, full, rtol=0, atol=1e-5)
+    assert np.abs(full - found).max() > 0.05
+    with pytest.raises(InvalidArgumentError, match="answers only from its last layer"):
+        registry.embed(shared, TEXTS, RunOptions(layer=2))

@@ -2,6 +2,7 @@
  *   steady calls COUNT MODELS      calls of mixed lengths and functions, 100 lines
  *   steady failures COUNT MODELS   calls that fail, each in another way, 100 lines
  *   steady loads COUNT MODELS      all models loaded, asked and unloaded, COUNT lines
+ *   steady adapters COUNT MODELS   the same of adapters, on a base they share and merged
  *   steady crowd COUNT MODELS      three waves of COUNT callers; threads and kilobytes, 3 lines
  * MODELS is the folder of the golden models. */
 #include "../abi/check.h"
@@ -250,6 +251,36 @@ static void load_again_and_again(const char *root) {
     }
 }
 
+/* The base goes with its last adapter, and comes again with the next first one. */
+static void load_adapters(const char *root) {
+    static const char *const names[MODELS] = {"domain", "guard", "domain", "guard"};
+    semantic_error error = SEMANTIC_ERROR_INIT;
+    semantic_text text = text_of(60);
+    char path[4096], name[32];
+
+    for (long cycle = 0; cycle < total; cycle++) {
+        for (int which = 0; which < MODELS; which++) {
+            semantic_load_options options = SEMANTIC_LOAD_OPTIONS_INIT;
+
+            snprintf(name, sizeof name, "adapter %d", which);
+            snprintf(path, sizeof path, "%s/modernbert-lora-base/adapters/%s", root, names[which]);
+            options.name = name;
+            options.adapter_mode = which < 3 ? SEMANTIC_ADAPTER_SHARED : SEMANTIC_ADAPTER_MERGED;
+            CHECK_OK(semantic_load_model(path, &options, &models[which], &error), &error);
+        }
+        for (int which = 0; which < MODELS; which++) {
+            const semantic_classification *classes;
+
+            CHECK_OK(semantic_classify(models[which], &text, 1, NULL, &classes, &error), &error);
+            CHECK(classes->label_count == (which % 2 ? 2 : 7));
+            semantic_free(classes);
+        }
+        for (int which = 0; which < MODELS; which++)
+            CHECK_OK(semantic_unload_model(models[which], 5000, &error), &error);
+        printf("%ld\n", resident_kilobytes());
+    }
+}
+
 static pthread_barrier_t ready;
 
 static void *one_of_many(void *argument) {
@@ -293,6 +324,8 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (strcmp(argv[1], "loads") == 0) {
         load_again_and_again(argv[3]);
+    } else if (strcmp(argv[1], "adapters") == 0) {
+        load_adapters(argv[3]);
     } else {
         load(argv[3], SEQUENCE, "closed soon"); /* handle 1 */
         CHECK_OK(semantic_unload_model(models[SEQUENCE], 0, &error), &error);

@@ -69,9 +69,10 @@ def test_memory_of_calls_that_fail(steady: Path) -> None:
     check_steady([resident for (resident,) in lines])
 
 
-def test_memory_of_loading_and_unloading(steady: Path) -> None:
+@pytest.mark.parametrize("kind", ["loads", "adapters"])
+def test_memory_of_loading_and_unloading(steady: Path, kind: str) -> None:
     cycles = sized(50, least=10)
-    resident = [each for (each,) in numbers(steady, "loads", cycles)]
+    resident = [each for (each,) in numbers(steady, kind, cycles)]
     print(f"cycle 5: {resident[4]} kB, then at most {max(resident[5:])} kB")
     assert len(resident) == cycles
     assert max(resident[5:]) <= resident[4] + spare(resident[4], 0.02, 8 * MEGABYTE)

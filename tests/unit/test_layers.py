@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 ENGINE, FFI = ROOT / "engine", ROOT / "ffi"
 # Modules that only loading a model needs, and those that are allowed to use them.
 LOADING = {
+    "adaptation",
+    "adapter_weights",
+    "adapters",
     "artifacts",
     "descriptions",
     "graphs",
@@ -22,10 +25,11 @@ LOADING = {
     "onnx_outputs",
     "matryoshka",
     "sentence_transformers",
+    "sources",
     "weight_files",
     "weights",
 }
-LOADERS = {"info", "model"} | LOADING
+LOADERS = {"bases", "info", "model", "opening"} | LOADING
 FOREIGN = {"torch", "transformers", "sentence_transformers", "optimum", "tensorflow", "jax"}
 ALLOWED = {"cffi", "libsemantic", "numpy", "onnx", "onnxruntime", "safetensors", "tokenizers"}
 
@@ -69,6 +73,7 @@ def own(path: Path) -> str:
 def test_the_parser_sees_every_kind_of_import() -> None:
     assert "libsemantic.engine.graphs" in set(imports(ENGINE / "model.py"))
     assert "libsemantic.engine.graphs" not in set(imports(ENGINE / "model.py", at_start=True))
+    assert "libsemantic.engine.graphs" in set(imports(ENGINE / "opening.py"))
     assert "libsemantic.engine.weights" in set(imports(ENGINE / "graphs" / "blocks.py"))
     assert "libsemantic.engine.tasks" in set(imports(ENGINE / "registry.py"))
     assert "onnx" in set(imports(ENGINE / "onnx_file.py"))
@@ -103,6 +108,12 @@ def test_graphs_and_onnx_are_imported_only_when_a_model_is_built() -> None:
         for name in imports(path, at_start=True):
             assert name.split(".")[0] != "onnx", f"{path} imports {name} at start"
             assert not name.startswith("libsemantic.engine.graphs"), path
+
+
+def test_only_one_module_imports_onnxruntime() -> None:
+    """It must see the variable that keeps ONNX Runtime from writing and sending."""
+    for path in modules(ENGINE):
+        assert own(path) == "session" or "onnxruntime" not in set(imports(path)), path
 
 
 @pytest.mark.parametrize("folder", [ENGINE, FFI], ids=["engine", "ffi"])

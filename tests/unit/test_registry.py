@@ -13,6 +13,7 @@ import pytest
 
 from libsemantic.engine import registry as module
 from libsemantic.engine.config import (
+    AdapterMode,
     LoadOptions,
     LogLevel,
     LongText,
@@ -202,7 +203,8 @@ def test_models_of_all_tasks_live_side_by_side(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (LoadOptions(base_path="/base"), UnsupportedError, "base_path"),
+        (LoadOptions(base_path="/base"), InvalidArgumentError, "base_path"),
+        (LoadOptions(adapter_mode=AdapterMode.MERGED), InvalidArgumentError, "adapter_mode"),
         (LoadOptions(precision=Precision.FP16), UnsupportedError, "FP16"),
         (LoadOptions(precision=Precision.BF16), UnsupportedError, "BF16"),
         (LoadOptions(precision=Precision.INT8), UnsupportedError, "INT8 is not supported yet"),

@@ -27,6 +27,7 @@ from libsemantic.engine.registry import Registry
 from libsemantic.engine.session import (
     IDENTITY_MODEL,
     OrtModel,
+    Runner,
     Session,
     first_run,
     resolve_device,
@@ -112,7 +113,8 @@ def slow() -> OrtModel:
 
 
 def session(graph: OrtModel, device: str = "auto", *, token_types: bool = True) -> Session:
-    return Session(graph, resolve_device(device), threads=1, pad_id=PAD, token_types=token_types)
+    runner = Runner(graph, resolve_device(device), threads=1)
+    return Session(runner, pad_id=PAD, token_types=token_types)
 
 
 def control() -> RunControl:

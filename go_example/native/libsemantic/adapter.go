@@ -87,9 +87,11 @@ func (a *Adapter) LoadModel(
 // tell whether the artifact is one for another task. To know, it is loaded as what it
 // is and given back.
 func (a *Adapter) load(ctx context.Context, request native.LoadRequest) (*semantic.Model, error) {
+	service, _ := serviceFor(request.Capability)
 	options := semantic.LoadOptions{
 		Name:           request.Model,
-		Task:           services[request.Capability].task,
+		Task:           service.task,
+		BasePath:       request.BasePath,
 		Device:         string(request.Device),
 		MaxBatchRows:   request.Batching.MaxRows,
 		MaxBatchTokens: request.Batching.MaxTokens,
@@ -101,7 +103,8 @@ func (a *Adapter) load(ctx context.Context, request native.LoadRequest) (*semant
 		return model, nil
 	}
 	refusal := wrap(err)
-	if !errors.Is(err, semantic.ErrUnsupported) && !errors.Is(err, semantic.ErrBadArtifact) {
+	wrongTask := errors.Is(err, semantic.ErrUnsupported) || errors.Is(err, semantic.ErrBadArtifact)
+	if !wrongTask || options.Task == semantic.TaskAuto {
 		return nil, refusal
 	}
 	options.Task = semantic.TaskAuto
@@ -221,7 +224,8 @@ func (a *Adapter) Inference(
 		return nil, err
 	}
 	accepted := h.accepted.Load()
-	response, generation, err := services[h.request.Capability].infer(ctx, h, request)
+	service, _ := serviceFor(h.request.Capability)
+	response, generation, err := service.infer(ctx, h, request)
 	if response == nil {
 		// A target dimension that a replaced model lacks is not the request's fault.
 		if errors.Is(err, native.ErrInvalidRequest) {

@@ -42,11 +42,10 @@ var specialCases = []struct {
 // formats are the artifacts that are advertised; lackingFormats says why others are not.
 var (
 	formats = []native.ArtifactFormat{
-		native.ArtifactFullModel, native.ArtifactMergedLoRA, native.ArtifactONNXIR,
-		native.ArtifactQuantized,
+		native.ArtifactFullModel, native.ArtifactMergedLoRA, native.ArtifactAdapter,
+		native.ArtifactONNXIR, native.ArtifactQuantized,
 	}
 	lackingFormats = map[native.ArtifactFormat]string{
-		native.ArtifactAdapter:    "the library does not load LoRA adapters; merge them into their base",
 		native.ArtifactOpenVINOIR: "the library does not read OpenVINO files; export the model to ONNX",
 	}
 )
@@ -68,7 +67,7 @@ func (a *Adapter) Capabilities() native.CapabilitySet {
 		},
 	}
 	for _, capability := range native.AllCapabilities() {
-		if _, ok := services[capability]; ok {
+		if _, ok := serviceFor(capability); ok {
 			set.Capabilities = append(set.Capabilities, capability)
 		}
 	}
@@ -89,7 +88,7 @@ func (a *Adapter) Capabilities() native.CapabilitySet {
 
 // servable refuses what no artifact could be loaded for.
 func servable(request native.LoadRequest) error {
-	if _, ok := services[request.Capability]; !ok {
+	if _, ok := serviceFor(request.Capability); !ok {
 		if reason, ok := lacking[request.Capability]; ok {
 			return newError(native.ErrUnsupported, "%s: %s", request.Capability, reason)
 		}
@@ -121,8 +120,12 @@ func check(request native.LoadRequest, info *semantic.Info) error {
 		}
 	}
 	if f := request.Format; f != "" && !slices.Contains(formatsOf(info), f) {
-		return mismatch(info, "the request says the format %s, the artifact is %q of %q",
-			f, info.Source, orUnstated(info.DType))
+		kind := ""
+		if isAdapter(info) {
+			kind = ", an adapter"
+		}
+		return mismatch(info, "the request says the format %s, the artifact is %q of %q%s",
+			f, info.Source, orUnstated(info.DType), kind)
 	}
 	if p := string(request.Provider); p != "" && p != info.Provider {
 		return mismatch(info, "the request wants the provider %q, the model runs on %q", p, info.Provider)
@@ -145,10 +148,10 @@ func mismatch(info *semantic.Info, format string, args ...any) error {
 		info.Path, fmt.Sprintf(format, args...))
 }
 
-// unfit says why a model cannot serve a capability of services, "" where it can.
+// unfit says why a model cannot serve an advertised capability, "" where it can.
 func unfit(capability native.Capability, info *semantic.Info) string {
-	service := services[capability]
-	if info.Task != service.task {
+	service, _ := serviceFor(capability)
+	if service.task != semantic.TaskAuto && service.task != info.Task {
 		return fmt.Sprintf("needs a model for %s, the artifact is one for %s", service.task, info.Task)
 	}
 	if service.unfit == nil {
@@ -194,6 +197,8 @@ func otherFamily(asked native.Family, info *semantic.Info) string {
 // formatsOf lists the formats that an artifact may be asked for by; it states the first.
 func formatsOf(info *semantic.Info) []native.ArtifactFormat {
 	switch {
+	case isAdapter(info):
+		return []native.ArtifactFormat{native.ArtifactAdapter}
 	case info.Source == "safetensors":
 		return []native.ArtifactFormat{native.ArtifactFullModel, native.ArtifactMergedLoRA}
 	case info.Source != "onnx":
@@ -204,6 +209,8 @@ func formatsOf(info *semantic.Info) []native.ArtifactFormat {
 		return []native.ArtifactFormat{native.ArtifactONNXIR}
 	}
 }
+
+func isAdapter(info *semantic.Info) bool { return stated[*struct{}](info, "adapter") != nil }
 
 func sameLabels(asked map[int]string, info *semantic.Info) error {
 	if len(asked) == 0 {
@@ -264,7 +271,7 @@ func modelInfo(id uint64, info *semantic.Info) native.ModelInfo {
 		out.Format = formats[0]
 	}
 	for _, capability := range native.AllCapabilities() {
-		if _, ok := services[capability]; !ok {
+		if _, ok := serviceFor(capability); !ok {
 			continue
 		}
 		if reason := unfit(capability, info); reason != "" {
@@ -311,8 +318,10 @@ func unready(entry semantic.ModelEntry, reason string) native.ModelInfo {
 		Name:               entry.Name,
 		UnsupportedReasons: map[string]string{},
 	}
-	for capability := range services {
-		out.UnsupportedReasons[string(capability)] = reason
+	for _, capability := range native.AllCapabilities() {
+		if _, ok := serviceFor(capability); ok {
+			out.UnsupportedReasons[string(capability)] = reason
+		}
 	}
 	return out
 }

@@ -79,6 +79,10 @@ func TestTheFormatsOfArtifacts(t *testing.T) {
 			t.Errorf("%q of %q: got %q, want %q", test.source, test.dtype, got, test.want)
 		}
 	}
+	lora := &semantic.Info{Source: "safetensors", DType: "fp32", JSON: `{"adapter": {"mode": "shared"}}`}
+	if got := formatsOf(lora); !slices.Equal(got, []native.ArtifactFormat{"adapter"}) {
+		t.Errorf("an adapter is %q", got)
+	}
 }
 
 func TestModelInfoTakesEachFieldFromTheLibrary(t *testing.T) {
@@ -100,7 +104,7 @@ func TestModelInfoTakesEachFieldFromTheLibrary(t *testing.T) {
 		JSON: `{"device": "abacus:3", "vocab_size": "odd"}`,
 	})
 	reason(got.UnsupportedReasons, "sequence_classification", "token_classification",
-		"modality_routing", "reranking", "multi_label")
+		"modality_routing", "reranking", "lora_adapter_serving", "multi_label")
 	got.UnsupportedReasons = nil
 	want := native.ModelInfo{
 		ID: "libsemantic:77", Backend: "libsemantic", Version: semantic.Version(), Name: "a name",
@@ -121,7 +125,7 @@ func TestModelInfoTakesEachFieldFromTheLibrary(t *testing.T) {
 		JSON: `{"device": 5, "vocab_size": 9}`,
 	})
 	reason(got.UnsupportedReasons, "embedding", "token_classification", "modality_routing",
-		"reranking", "dimension_choice", "layer_choice", "prompts")
+		"reranking", "lora_adapter_serving", "dimension_choice", "layer_choice", "prompts")
 	if got.Format != "full_model" || got.Device != "" || got.MaxSequenceLength != 5 || got.Family != "" ||
 		!got.Features["multi_label"] || got.Provider != "" || got.RuntimeDimensions != nil {
 		t.Errorf("got %+v", got)
@@ -156,7 +160,7 @@ func TestTheCapabilitiesOfHeads(t *testing.T) {
 			t.Errorf("%q, multi-label %v: got %q, want %q", labels, test.multiLabel, got.Capabilities, test.want)
 		}
 		for _, capability := range native.AllCapabilities() {
-			_, served := services[capability]
+			_, served := serviceFor(capability)
 			_, lacks := got.UnsupportedReasons[string(capability)]
 			if lacks != (served && !slices.Contains(test.want, capability)) {
 				t.Errorf("%q: the reasons are %q", labels, got.UnsupportedReasons)
@@ -170,11 +174,11 @@ func TestAnUnreadyModelClaimsNothing(t *testing.T) {
 		ID: 5, Name: "a name", Task: semantic.TaskEmbedding, State: semantic.StateStopping,
 	}, "why")
 	for _, capability := range native.AllCapabilities() {
-		if _, served := services[capability]; served != (got.UnsupportedReasons[string(capability)] == "why") {
+		if _, served := serviceFor(capability); served != (got.UnsupportedReasons[string(capability)] == "why") {
 			t.Errorf("the reasons are %q", got.UnsupportedReasons)
 		}
 	}
-	if len(got.UnsupportedReasons) != len(services) {
+	if len(got.UnsupportedReasons) != len(services)+1 {
 		t.Errorf("the reasons are %q", got.UnsupportedReasons)
 	}
 	got.UnsupportedReasons = nil

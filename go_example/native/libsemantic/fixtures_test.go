@@ -39,7 +39,7 @@ func modelsRoot(t *testing.T) string {
 func modelPath(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(modelsRoot(t), name)
-	if _, err := os.Stat(filepath.Join(path, "config.json")); err != nil {
+	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%s does not hold the model %s: %v", modelsVariable, name, err)
 	}
 	return path
@@ -244,4 +244,10 @@ var requests = map[native.Capability]struct {
 	native.CapabilityReranking: {
 		"bert-reranker", native.RerankingRequest{Query: "a", Documents: []string{"a", "b c"}},
 	},
+	native.CapabilityLoRAAdapterServing: {
+		adapterModel, native.SequenceClassificationRequest{Texts: []string{"a", "b c"}},
+	},
 }
+
+// adapterModel is a LoRA adapter for sequences; its base is the folder above.
+const adapterModel = "modernbert-lora-base/adapters/guard"

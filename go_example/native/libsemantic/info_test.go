@@ -67,6 +67,7 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 		noEmbedding = "needs a model for embedding, the artifact is one for sequence classification"
 		noTokens    = "needs a model for token classification, the artifact is one for "
 		noSequence  = "needs a model for sequence classification, the artifact is one for embedding"
+		noAdapter   = "needs a LoRA adapter, the artifact is none"
 		noModality  = `needs a head with the labels ["AR" "BOTH" "DIFFUSION"] of which one applies, ` +
 			`the artifact's has `
 	)
@@ -78,11 +79,12 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 				"token_classification": noTokens + "sequence classification",
 				"modality_routing": noModality + `["biology" "business" "chemistry" "computer science" ` +
 					`"economics" "math" "other"]`,
-				"reranking":        "needs a head with one label, the artifact's has 7",
-				"dimension_choice": "the artifact is none for embedding",
-				"layer_choice":     "the artifact is none for embedding",
-				"prompts":          "the artifact is none for embedding",
-				"multi_label":      "the labels of the artifact exclude each other",
+				"reranking":            "needs a head with one label, the artifact's has 7",
+				"lora_adapter_serving": noAdapter,
+				"dimension_choice":     "the artifact is none for embedding",
+				"layer_choice":         "the artifact is none for embedding",
+				"prompts":              "the artifact is none for embedding",
+				"multi_label":          "the labels of the artifact exclude each other",
 			},
 		},
 		"bert-reranker": {
@@ -93,6 +95,7 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 				"embedding":            noEmbedding,
 				"token_classification": noTokens + "sequence classification",
 				"modality_routing":     noModality + `["LABEL_0"]`,
+				"lora_adapter_serving": noAdapter,
 				"dimension_choice":     "the artifact is none for embedding",
 				"layer_choice":         "the artifact is none for embedding",
 				"prompts":              "the artifact is none for embedding",
@@ -108,6 +111,7 @@ func TestInfoIsWhatTheLibraryStates(t *testing.T) {
 				"token_classification":    noTokens + "embedding",
 				"modality_routing":        noSequence,
 				"reranking":               noSequence,
+				"lora_adapter_serving":    noAdapter,
 				"dimension_choice":        "the artifact allows no dimension besides 64",
 				"layer_choice":            "the artifact states no layers besides its last",
 				"prompts":                 "the artifact brings no prompts",

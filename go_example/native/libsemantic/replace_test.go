@@ -52,6 +52,15 @@ func TestAReplacedModelMustFitTheRequestOfTheHandle(t *testing.T) {
 			not:     modelPath(t, "bert-seq"),
 			sides:   []string{"reranking", "one label", "7"},
 		},
+		"an adapter": {
+			request: native.LoadRequest{
+				Path: fittingPath(t, native.CapabilityLoRAAdapterServing), Capability: native.CapabilityLoRAAdapterServing,
+			},
+			ask:   requests[native.CapabilityLoRAAdapterServing].request,
+			fits:  fittingPath(t, native.CapabilityLoRAAdapterServing),
+			not:   modelPath(t, "bert-seq"),
+			sides: []string{"lora_adapter_serving", "needs a LoRA adapter"},
+		},
 		"labels": {
 			request: native.LoadRequest{
 				Path: modelPath(t, "bert-seq"), Capability: topics.Capability(), Labels: topicLabels,

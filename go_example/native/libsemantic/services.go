@@ -26,7 +26,7 @@ type inference func(
 	context.Context, *handle, native.InferenceRequest,
 ) (native.InferenceResponse, uint64, error)
 
-// services are the capabilities that are advertised.
+// services are the capabilities that are advertised, besides that of adapters.
 var services = map[native.Capability]service{
 	native.CapabilityEmbedding: {
 		task: semantic.TaskEmbedding, infer: typed(embed),
@@ -47,13 +47,21 @@ var services = map[native.Capability]service{
 	},
 }
 
+// serviceFor returns the service of an advertised capability.
+func serviceFor(capability native.Capability) (service, bool) {
+	if capability == native.CapabilityLoRAAdapterServing {
+		return service{task: semantic.TaskAuto, infer: serveAdapter, unfit: isNoAdapter}, true
+	}
+	s, ok := services[capability]
+	return s, ok
+}
+
 // lacking says why the others are not.
 var lacking = map[native.Capability]string{
 	native.CapabilityMultimodalEmbedding: "the library takes text only",
 	native.CapabilityGuard: "the library does not generate text, as guards of the family Qwen3Guard " +
 		"do; load a guard that is a classifier for sequence_classification or token_classification",
 	native.CapabilityGenerativeClassification: "the library does not generate text",
-	native.CapabilityLoRAAdapterServing:       "the library does not load LoRA adapters; merge them into their base",
 	native.CapabilityMLPSelector:              "the library does not run selectors",
 }
 
@@ -92,6 +100,44 @@ func typed[Request native.InferenceRequest](
 		}
 		return infer(ctx, h, r)
 	}
+}
+
+func isNoAdapter(info *semantic.Info) string {
+	if isAdapter(info) {
+		return ""
+	}
+	return "needs a LoRA adapter, the artifact is none"
+}
+
+// serveAdapter answers as a model does that was loaded for the request's own capability.
+func serveAdapter(
+	ctx context.Context, h *handle, request native.InferenceRequest,
+) (native.InferenceResponse, uint64, error) {
+	var capability native.Capability
+	switch request.(type) { // others may be nil, or of anybody's making
+	case native.EmbeddingRequest, native.SequenceClassificationRequest,
+		native.TokenClassificationRequest, native.ModalityRoutingRequest, native.RerankingRequest:
+		capability = request.Capability()
+	default:
+		return nil, 0, newError(native.ErrRequestType,
+			"%s was loaded for %s and got a %T; send a request for what its adapter serves",
+			h.ID(), h.request.Capability, request)
+	}
+	info, err := h.adapter.runtime.InfoOf(h.model.ID())
+	if err != nil {
+		return nil, 0, wrap(err)
+	}
+	if reason := unfit(capability, info); reason != "" {
+		return nil, 0, newError(native.ErrRequestType, "%s was loaded for %s and got a %T: %s %s; "+
+			"send a request for what its adapter serves",
+			h.ID(), h.request.Capability, request, capability, reason)
+	}
+	response, generation, err := services[capability].infer(ctx, h, request)
+	if response != nil && generation != info.Generation {
+		return nil, 0, newError(native.ErrNotReady,
+			"the model %s was replaced while it answered; ask again", h.ID())
+	}
+	return response, generation, err
 }
 
 func embed(
