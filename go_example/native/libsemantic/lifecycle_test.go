@@ -390,8 +390,9 @@ func TestUnloadingReturnsTheMemory(t *testing.T) {
 		}
 		return grown, resident(t) - before
 	}
-	// What the first load brings along stays, and later ones may use it again.
-	if grown, _ := cycle(); grown < size*8/10 {
+	// What the first load brings along stays, and later ones may use it again. The kernel may
+	// take some of it away meanwhile.
+	if grown, _ := cycle(); grown < size/2 {
 		t.Errorf("the load of %d bytes takes %d", size, grown)
 	}
 	for range 2 {
