@@ -716,7 +716,7 @@ GRAPHS: dict[str, tuple[Callable[[], onnx.ModelProto], type[SemanticError], str]
     "more memory than can be counted": (
         lambda: filled(2**62),
         BadArtifactError,
-        "fails its self-test .* while running ConstantOfShape",
+        "fails its self-test .* in ConstantOfShape",
     ),
     "an initial value that is too large": (
         lambda: with_dims([2**40]),
