@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from random_models import MODERNBERT_BASE, modernbert_shapes
 from safetensors.numpy import save_file
 
 from libsemantic.engine.config import AdapterMode, LoadOptions, available_cpus
@@ -27,16 +28,7 @@ GOLDEN = Path(__file__).resolve().parent.parent / "tests/golden/models/modernber
 RANK = 16
 LABELS = ("a", "b", "c")
 CONFIG = {
-    "model_type": "modernbert",
-    "architectures": ["ModernBertModel"],
-    "vocab_size": 50_368,
-    "hidden_size": 768,
-    "intermediate_size": 1152,
-    "num_hidden_layers": 22,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 8192,
-    "local_attention": 128,
-    "global_attn_every_n_layers": 3,
+    **MODERNBERT_BASE,
     "global_rope_theta": 160_000.0,
     "local_rope_theta": 10_000.0,
 }
@@ -46,15 +38,11 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 def linears() -> dict[str, tuple[int, int]]:
     """Return outputs and inputs of each linear layer."""
-    hidden, inner = 768, 1152
-    shapes = {
-        "attn.Wqkv": (3 * hidden, hidden),
-        "attn.Wo": (hidden, hidden),
-        "mlp.Wi": (2 * inner, hidden),
-        "mlp.Wo": (hidden, inner),
-    }
+    shapes = modernbert_shapes(CONFIG).items()
     return {
-        f"layers.{layer}.{name}": shape for layer in range(22) for name, shape in shapes.items()
+        name.removesuffix(".weight"): (shape[0], shape[1])
+        for name, shape in shapes
+        if name.startswith("layers.") and len(shape) == 2
     }
 
 

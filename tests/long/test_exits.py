@@ -26,7 +26,7 @@ EXIT_CODE = 7
 @pytest.fixture(scope="module")
 def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("programs") / "ending"
-    compile_program(Path(__file__).parent / "ending.c", program)
+    compile_program(ABI / "ending.c", program)
     return program
 
 

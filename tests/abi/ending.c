@@ -4,7 +4,7 @@
  *   handled              by SIGTERM, with a handler that calls exit
  *   handled-inside       the same, while the main thread too is inside a call
  * It says on a line of its own when all calls are in flight, by the monotonic clock. */
-#include "../abi/check.h"
+#include "check.h"
 
 #include <pthread.h>
 #include <signal.h>
