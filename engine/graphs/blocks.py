@@ -77,9 +77,10 @@ class Branches:
 
     Up to ``whole`` the scores of attention are computed at once, and an answer is the same, to the
     last bits, whether or not its text is padded; longer texts are never padded by this library.
+    With None they are for all lengths, and the graph has no branches.
     """
 
-    whole: int = 512
+    whole: int | None = 512
 
 
 @dataclass(frozen=True, slots=True)
