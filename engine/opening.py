@@ -13,14 +13,15 @@ from .batching import RunControl
 from .config import AdapterMode, Precision, Task
 from .errors import InvalidArgumentError, UnsupportedError
 from .memory import resident_bytes
+from .providers import Device
 from .results import Float32
-from .session import Device, OrtModel, OrtPart, Runner, Runs
+from .session import OrtModel, OrtPart, Runner, Runs
 from .sharing import Shelf, file_identity
 from .ticket import Ticket
 from .weights import read_weights
 
 if TYPE_CHECKING:  # it imports onnx, which only a load needs
-    from .graphs import Graph
+    from .graphs import Branches, Graph
 
 # Names of dtypes in safetensors, as the ONNX side spells them.
 _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
@@ -42,8 +43,12 @@ class OpenGraph:
     shared: AdaptedWeights | None = None
 
 
-def open_graph(spec: ModelSpec, precision: Precision, mode: AdapterMode) -> OpenGraph:
-    """Read the ONNX file, or build the graph of safetensors; nothing is opened on a device yet."""
+def open_graph(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
+    """Read the ONNX file, or build the graph of safetensors as a device takes it.
+
+    Nothing is opened on the device yet.
+    """
+    precision = device.graph_precision
     if mode is not AdapterMode.SHARED and spec.adapter is None:
         raise InvalidArgumentError(
             f"adapter_mode is {mode.name}, but {spec.folder} is no adapter folder; leave it 0"
@@ -59,8 +64,22 @@ def open_graph(spec: ModelSpec, precision: Precision, mode: AdapterMode) -> Open
 
     if spec.adapter is None:
         weights = read_weights(spec.model_folder)
-        return _opened(build_graph(spec.config, spec.task, weights, exits=_exits(spec)))
-    return _open_adapter(spec, mode)
+        return _opened(
+            build_graph(
+                spec.config,
+                spec.task,
+                weights,
+                fused=device.provider.fused,
+                branches=_branches(device),
+                exits=_exits(spec),
+            )
+        )
+    if mode is not AdapterMode.MERGED and not device.provider.shares_bases:
+        raise UnsupportedError(
+            f"{device.place} cannot run several adapters on one base; load {spec.folder} with "
+            "adapter_mode MERGED, or on cpu"
+        )
+    return _open_adapter(spec, device, mode)
 
 
 def _open_file(spec: ModelSpec) -> OpenGraph:
@@ -89,7 +108,7 @@ def _open_file(spec: ModelSpec) -> OpenGraph:
     )
 
 
-def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
+def _open_adapter(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
     """Build the whole model, or its head, with an adapter; compare the adapter with its base."""
     from .graphs import FAMILIES, build_graph
 
@@ -105,9 +124,24 @@ def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
     part = Part.WHOLE if mode is AdapterMode.MERGED else Part.HEAD
     adaptation = weights.adaptation(part, unused)
     exits = _exits(spec) if part is Part.WHOLE else ()
-    graph = build_graph(spec.config, spec.task, weights.weights, exits=exits, adaptation=adaptation)
+    graph = build_graph(
+        spec.config,
+        spec.task,
+        weights.weights,
+        fused=device.provider.fused,
+        branches=_branches(device),
+        exits=exits,
+        adaptation=adaptation,
+    )
     weights.check(graph)
     return _opened(graph, weights if part is Part.HEAD else None)
+
+
+def _branches(device: Device) -> "Branches":
+    """Return the lengths at which a graph for a device branches."""
+    from .graphs import DEFAULT_BRANCHES, Branches
+
+    return DEFAULT_BRANCHES if device.provider.branches else Branches(whole=None)
 
 
 def _exits(spec: ModelSpec) -> tuple[int, ...]:
@@ -169,11 +203,11 @@ def open_runner(
         return Running(Runner(opened.model, device, threads=threads, control=control), None, 0)
     before = resident_bytes()
     identities = tuple(map(file_identity, spec.base_files))
-    key = (spec.model_folder, identities, device.place, threads)
+    computing = device.place, device.precision, device.arena_bytes, threads
+    key = (spec.model_folder, identities, computing)
     make = partial(_open_base, spec, weights, device, threads, control)
     base = bases.share(key, make, ticket)
     base_grown = max(0, resident_bytes() - before)
-    base.runner.require(device)
     head = None
     if spec.task is not Task.EMBEDDING:
         # What follows the one state of a text is too little work for more threads.
@@ -190,7 +224,14 @@ def _open_base(
     before = resident_bytes()
     # The whole model was compared with its weights when the adapter was.
     encoder = Adaptation(Part.ENCODER, spare=("*",))
-    graph = build_graph(spec.config, Task.EMBEDDING, weights.base, adaptation=encoder)
+    graph = build_graph(
+        spec.config,
+        Task.EMBEDDING,
+        weights.base,
+        fused=device.provider.fused,
+        branches=_branches(device),
+        adaptation=encoder,
+    )
     runner = Runner(_as_model(graph), device, threads=threads, control=control)
     return Base(
         folder=spec.model_folder,

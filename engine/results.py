@@ -186,6 +186,8 @@ class ModelInfo:
     file_sizes: Int64
     warnings: tuple[str, ...]
     json: str
+    device: str
+    precision: str
 
     @property
     def label_count(self) -> int:
@@ -247,6 +249,7 @@ class Stats:
     latency: UInt64
     memory_owner: tuple[str, ...]
     memory_bytes: Int64
+    model_device: tuple[str, ...]
 
     @property
     def model_count(self) -> int:
