@@ -15,7 +15,6 @@ from .config import (
     DEFAULT_MAX_TEXT_BYTES,
     LoadOptions,
     LongText,
-    Precision,
     RuntimeOptions,
     Task,
     available_cpus,
@@ -264,10 +263,8 @@ def _open(
 
 
 def _precision(spec: ModelSpec, device: Device) -> str:
-    """Name what the model computes in: as its ONNX file does, or as the device was asked to."""
-    if spec.onnx is not None and device.lowered is Precision.FP32:
-        return spec.onnx.dtype
-    return device.precision.name.lower()
+    """Name what the model computes in: as its ONNX file does, or as was asked."""
+    return device.precision.name.lower() if spec.onnx is None else spec.onnx.dtype
 
 
 def _hold_tokenizer(path: Path) -> HeldTokenizer:

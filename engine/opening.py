@@ -54,6 +54,12 @@ def open_graph(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
             f"adapter_mode is {mode.name}, but {spec.folder} is no adapter folder; leave it 0"
         )
     if spec.onnx is not None and spec.output is not None:
+        if device.lowered is not Precision.FP32:
+            raise UnsupportedError(
+                f"{spec.onnx.path} cannot be computed in {device.lowered.name}: positions that a "
+                "graph counts itself are rounded with it; use AUTO, or safetensors of a family "
+                "that is built from them"
+            )
         return _open_file(spec)
     if precision not in (Precision.AUTO, Precision.FP32):
         raise UnsupportedError(

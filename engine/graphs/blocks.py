@@ -371,6 +371,12 @@ class GraphBuilder:
             self._initializers[slot] = helper.make_tensor(slot, TensorProto.FLOAT, shape, [])
         return down, up
 
+    def array(self, values: Float32) -> str:
+        """Return a constant array, which is written into the graph."""
+        name = self._name("array")
+        self._write(name, values)
+        return name
+
     def _write(self, name: str, values: Float32) -> None:
         """Write values into the graph itself."""
         self._initializers[name] = numpy_helper.from_array(values, name)
