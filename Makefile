@@ -105,18 +105,14 @@ test-gpu-absent: $(LIBRARY) ## test in build/env-gpu that a GPU that is not ther
 	$(MAKE) setup PROVIDER=gpu
 	$(call in_environment,gpu) -m pytest tests/providers/test_gpu_absent.py $(PYTEST_ARGS)
 
-# Where pip has put NVIDIA's libraries, if it has.
-gpu_libraries = $(subst $(eval) ,:,$(strip $(wildcard \
-	$(CURDIR)/build/env-gpu/lib/python3.*/site-packages/nvidia/*/lib \
-	$(CURDIR)/build/env-gpu/lib/python3.*/site-packages/tensorrt_libs)))
-
+# With the libraries of NVIDIA that pip has put into the environment, if it has.
 .PHONY: test-gpu
 test-gpu: $(LIBRARY) models ## on a machine with an NVIDIA GPU: test and measure it, print a table
 	$(MAKE) setup PROVIDER=gpu
-	LD_LIBRARY_PATH="$(gpu_libraries):$${LD_LIBRARY_PATH:-}" $(call in_environment,gpu) \
-		-m pytest tests/providers/test_gpu.py $(PYTEST_ARGS)
-	LD_LIBRARY_PATH="$(gpu_libraries):$${LD_LIBRARY_PATH:-}" $(call in_environment,gpu) \
-		bench/devices.py cpu cuda tensorrt
+	folders=("$(CURDIR)"/build/env-gpu/lib/python3.*/site-packages/{nvidia/*/lib,tensorrt_libs}); \
+		export LD_LIBRARY_PATH="$$(IFS=:; echo "$${folders[*]}")$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"; \
+		$(call in_environment,gpu) -m pytest tests/providers/test_gpu.py $(PYTEST_ARGS); \
+		$(call in_environment,gpu) bench/devices.py cpu cuda tensorrt
 
 .PHONY: test-long
 test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 15 minutes)

@@ -61,7 +61,7 @@ def open_graph(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
                 "that is built from them"
             )
         return _open_file(spec)
-    if precision not in (Precision.AUTO, Precision.FP32):
+    if precision not in (Precision.AUTO, Precision.FP32, Precision.FP16):
         raise UnsupportedError(
             f"{spec.model_folder} holds safetensors, and turning them into {precision.name} is not "
             "supported yet; use AUTO or FP32, or put an ONNX file of that precision into the folder"
@@ -70,16 +70,15 @@ def open_graph(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
 
     if spec.adapter is None:
         weights = read_weights(spec.model_folder)
-        return _opened(
-            build_graph(
-                spec.config,
-                spec.task,
-                weights,
-                fused=device.provider.fused,
-                branches=_branches(device),
-                exits=_exits(spec),
-            )
+        graph = build_graph(
+            spec.config,
+            spec.task,
+            weights,
+            fused=device.provider.fused,
+            branches=_branches(device),
+            exits=_exits(spec),
         )
+        return _opened(_rounded(graph, device))
     if mode is not AdapterMode.MERGED and not device.provider.shares_bases:
         raise UnsupportedError(
             f"{device.place} cannot run several adapters on one base; load {spec.folder} with "
@@ -140,7 +139,14 @@ def _open_adapter(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGra
         adaptation=adaptation,
     )
     weights.check(graph)
-    return _opened(graph, weights if part is Part.HEAD else None)
+    return _opened(_rounded(graph, device), weights if part is Part.HEAD else None)
+
+
+def _rounded(graph: "Graph", device: Device) -> "Graph":
+    """Return a built graph in the precision that is asked of the graph itself."""
+    from .graphs.half import as_half
+
+    return as_half(graph) if device.graph_precision is Precision.FP16 else graph
 
 
 def _branches(device: Device) -> "Branches":
@@ -238,7 +244,8 @@ def _open_base(
         branches=_branches(device),
         adaptation=encoder,
     )
-    runner = Runner(_as_model(graph), device, threads=threads, control=control)
+    model = _as_model(_rounded(graph, device))
+    runner = Runner(model, device, threads=threads, control=control)
     return Base(
         folder=spec.model_folder,
         runner=runner,

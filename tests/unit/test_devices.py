@@ -197,6 +197,23 @@ def test_values_that_stay_on_the_device_pass_through_exits_and_shared_bases(
     assert len(gpu.asked) > 4
 
 
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_computes_in_float16_if_asked(registry: Registry) -> None:
+    text = ["What is the derivative of x squared?", "math"]
+    handle = load(registry, "cuda", Precision.FP16)
+    info = registry.info(handle)
+    assert (info.device, info.precision, info.dtype) == ("cuda:0", "fp16", "fp32")
+    half = registry.classify(handle, text).logits
+    registry.unload(handle, 1000)
+    handle = load(registry, "cpu")
+    full = registry.classify(handle, text).logits
+    registry.unload(handle, 1000)
+    assert 1e-4 < np.abs(half - full).max() < 0.05
+    assert np.ptp(full) > 5
+    with pytest.raises(UnsupportedError, match="cuda does not compute in BF16"):
+        load(registry, "cuda", Precision.BF16)
+
+
 # A device that does not
 
 
