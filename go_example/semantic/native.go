@@ -6,6 +6,8 @@ package semantic
 #cgo LDFLAGS: -lsemantic
 #include <stdlib.h>
 #include <semantic.h>
+
+void semanticGoLog(void *user, semantic_log_level level, char *message, size_t length);
 */
 import "C"
 
@@ -642,6 +644,24 @@ func finish[Block, Result any](
 
 func nativeCancel(key uint64) error {
 	if status := C.semantic_cancel(C.uint64_t(key)); status != C.SEMANTIC_OK {
+		return Status(status)
+	}
+	return nil
+}
+
+// ---- Log --------------------------------------------------------------------
+
+//export semanticGoLog
+func semanticGoLog(_ unsafe.Pointer, level C.semantic_log_level, message *C.char, length C.size_t) {
+	writeLog(LogLevel(level), C.GoStringN(message, C.int(length)))
+}
+
+func nativeSetLogger(set bool) error {
+	var callback C.semantic_log_callback
+	if set {
+		callback = C.semantic_log_callback(C.semanticGoLog)
+	}
+	if status := C.semantic_set_log_callback(callback, nil); status != C.SEMANTIC_OK {
 		return Status(status)
 	}
 	return nil
