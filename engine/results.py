@@ -253,6 +253,7 @@ class Stats:
     phase_seconds: NDArray[np.float64]
     batch_bounds: UInt64
     batch_rows: UInt64
+    batch_rows_sum: UInt64
     padding_tokens: UInt64
 
     @property

@@ -82,5 +82,6 @@ def tabulate(
         phase_seconds=np.array([[each.total for each in row] for row in phases], np.float64),
         batch_bounds=np.array(BATCH_BOUNDS, np.uint64),
         batch_rows=buckets(lambda c: c.batch_rows),
+        batch_rows_sum=counted(lambda c: int(c.batch_rows.total)),
         padding_tokens=counted(lambda c: c.padding_tokens),
     )

@@ -526,6 +526,7 @@ typedef struct semantic_stats {
     size_t batch_bucket_count;
     const uint64_t *batch_bounds;   /* batch_bucket_count - 1 upper bounds; the last is open */
     const uint64_t *batch_rows;     /* runs by their texts and windows, [entry][bucket] */
+    const uint64_t *batch_rows_sum; /* texts and windows of all runs, [entry] */
     const uint64_t *padding_tokens; /* computed beside those scored, [entry] */
 } semantic_stats;
 

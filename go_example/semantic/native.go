@@ -741,12 +741,14 @@ func copyCalls(c *C.semantic_stats) []CallStats {
 			Batches:   at(c.batches),
 
 			PaddingTokens: at(c.padding_tokens),
-			Latency:       Histogram{part(latency, i, buckets), duration(seconds[i])},
-			BatchRows:     part(batchRows, i, batchBuckets),
+			Latency:       Histogram[time.Duration]{part(latency, i, buckets), duration(seconds[i])},
+			BatchRows:     Histogram[uint64]{part(batchRows, i, batchBuckets), at(c.batch_rows_sum)},
 		}
 		for p := range out[i].Phases {
 			at := i*phases + p
-			out[i].Phases[p] = Histogram{part(phaseLatency, at, buckets), duration(phaseSeconds[at])}
+			out[i].Phases[p] = Histogram[time.Duration]{
+				part(phaseLatency, at, buckets), duration(phaseSeconds[at]),
+			}
 		}
 	}
 	return out

@@ -180,15 +180,15 @@ type CallStats struct {
 	Truncated     uint64 // rows
 	Batches       uint64 // runs of the model, shared ones counted once
 
-	Latency   Histogram              // of calls
-	Phases    [PhaseDecode]Histogram // of calls that ended the phase; Phases[PhaseRun-1]
-	BatchRows []uint64               // runs by their texts and windows, per bucket
+	Latency   Histogram[time.Duration]              // of calls
+	Phases    [PhaseDecode]Histogram[time.Duration] // of calls that ended the phase; Phases[PhaseRun-1]
+	BatchRows Histogram[uint64]                     // of runs, by their texts and windows
 }
 
-// A Histogram counts calls by their time.
-type Histogram struct {
+// A Histogram counts events by a value of theirs, and sums the values up.
+type Histogram[Value any] struct {
 	Counts []uint64 // per bucket, not cumulative
-	Sum    time.Duration
+	Sum    Value
 }
 
 // A Phase is what a call does one after the other.

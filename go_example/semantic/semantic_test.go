@@ -768,7 +768,7 @@ func TestStatsCountRows(t *testing.T) {
 			if len(c.Latency.Counts) != len(s.LatencyBounds)+1 {
 				t.Errorf("%d buckets for %d bounds", len(c.Latency.Counts), len(s.LatencyBounds))
 			}
-			if len(c.BatchRows) != len(s.BatchBounds)+1 || sum(c.BatchRows) != c.Batches {
+			if len(c.BatchRows.Counts) != len(s.BatchBounds)+1 || sum(c.BatchRows.Counts) != c.Batches {
 				t.Errorf("%v are no %d runs with bounds %v", c.BatchRows, c.Batches, s.BatchBounds)
 			}
 			var phases time.Duration
@@ -818,7 +818,7 @@ func TestStatsCountRows(t *testing.T) {
 		}
 	}
 	// The long text is in a run of its own.
-	if call.BatchRows[0] != 2 || call.PaddingTokens != 0 || s.BatchBounds[0] != 1 {
+	if call.BatchRows.Counts[0] != 2 || call.BatchRows.Sum != 2 || call.PaddingTokens != 0 || s.BatchBounds[0] != 1 {
 		t.Errorf("runs %v, %d tokens of padding", call.BatchRows, call.PaddingTokens)
 	}
 	if !slices.IsSorted(s.LatencyBounds) || s.LatencyBounds[0] <= 0 {

@@ -120,7 +120,7 @@ EXTENTS: Mapping[str, Mapping[str, str]] = {
             (
                 *("call_model_id", "call_model_name", "call", "accepted", "completed", "failed"),
                 *("expired", "cancelled", "in_flight", "refused", "tokens", "truncated"),
-                *("batches", "latency_seconds", "padding_tokens"),
+                *("batches", "latency_seconds", "padding_tokens", "batch_rows_sum"),
             ),
             "call_count",
         ),

@@ -156,6 +156,7 @@ static void touch_stats(size_t models) {
     TOUCH(stats->phase_seconds, calls * stats->phase_count);
     TOUCH(stats->batch_bounds, stats->batch_bucket_count == 0 ? 0 : stats->batch_bucket_count - 1);
     TOUCH(stats->batch_rows, calls * stats->batch_bucket_count);
+    TOUCH(stats->batch_rows_sum, calls);
     TOUCH(stats->padding_tokens, calls);
     touch_texts(stats->memory_owner, stats->memory_count);
     TOUCH(stats->memory_bytes, stats->memory_count);

@@ -371,6 +371,7 @@ def test_one_model_counts_what_it_did(registry: Registry) -> None:
     assert stats.phase_latency.sum(2).tolist() == [[2, 2, 2, 2], [1, 1, 1, 1], [1, 0, 0, 1]]
     assert stats.phase_seconds.sum(1) == pytest.approx(stats.latency_seconds)
     assert stats.batch_rows[:, :2].tolist() == [[2, 1], [1, 0], [0, 0]]
+    assert stats.batch_rows_sum.tolist() == [4, 1, 0]
     assert stats.padding_tokens.tolist() == [0, 0, 0]  # the short ones are of one length
     assert stats.running
     assert (stats.models_ready, stats.model_count) == (1, 1)
