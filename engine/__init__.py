@@ -21,6 +21,7 @@ from .config import (
     Shorten,
     Task,
 )
+from .counters import Call
 from .errors import (
     AlreadyExistsError,
     BadArtifactError,
@@ -51,7 +52,7 @@ from .results import (
     TokenClassification,
     TokenCounts,
 )
-from .stats import Call, State
+from .stats import State
 
 __all__ = [
     "REGISTRY",

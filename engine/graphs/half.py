@@ -10,7 +10,7 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, load_model_from_string
 
-from .blocks import Graph
+from .finished import Graph
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 _STORED: Final = frozenset({FLOAT, HALF, TensorProto.BFLOAT16})

@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import FUSED, GraphBuilder, Size, read, read_number, read_size
+from .blocks import token_count, token_positions
+from .builder import GraphBuilder
+from .config_values import Size, read, read_number, read_size
+from .finished import FUSED
 
 _TYPES: Final = ("default", "yarn")
 
@@ -115,16 +118,17 @@ def rotary_tables(builder: GraphBuilder, rotary: Rotary, limit: int) -> Tables:
     such a graph may compute in bfloat16, which has no odd numbers above 256.
     """
     if builder.branches.whole is None:
-        angles = np.arange(limit, dtype=np.float32)[:, None] * np.float32(rotary.frequencies)
-        end = builder.op("Unsqueeze", [builder.tokens(), builder.integers(0)])
+        frequencies = np.array(rotary.frequencies, np.float32)
+        turns = np.arange(limit, dtype=np.float32)[:, None] * frequencies
+        end = builder.op("Unsqueeze", [token_count(builder), builder.integers(0)])
         bounds = [builder.integers(0), end, builder.integers(0)]
         return Tables(
             *(
                 builder.op("Slice", [builder.array(table * np.float32(rotary.factor)), *bounds])
-                for table in (np.cos(angles), np.sin(angles))
+                for table in (np.cos(turns), np.sin(turns))
             )
         )
-    positions = builder.op("Cast", [builder.positions()], {"to": TensorProto.FLOAT})
+    positions = builder.op("Cast", [token_positions(builder)], {"to": TensorProto.FLOAT})
     column = builder.op("Unsqueeze", [positions, builder.integers(1)])
     angles = builder.op("Mul", [column, builder.floats(*rotary.frequencies)])
     cosine, sine = (builder.op(kind, [angles]) for kind in ("Cos", "Sin"))

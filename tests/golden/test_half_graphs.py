@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from libsemantic.engine.graphs import Branches
-from libsemantic.engine.graphs.blocks import DEFAULT_BRANCHES
+from libsemantic.engine.graphs.builder import DEFAULT_BRANCHES
 from libsemantic.engine.graphs.half import as_half
 
 from .graph_runs import GOLDENS, Runner, built, cases_of, golden_difference

@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from libsemantic.engine import devices
 from libsemantic.engine.config import LoadOptions, LogLevel, Precision, RuntimeOptions
 from libsemantic.engine.devices import (
     PRODUCT_MODEL,
@@ -66,7 +65,7 @@ class Gpu:
         self.leaves: Sequence[str] = ()  # operators of models that it leaves to the CPU
         self.raises: Callable[[bytes], Exception | None] = lambda _: None
         self.rounds: Callable[[NDArray[np.float32]], object] = lambda x: x
-        self.asked: list[object] = []
+        self.asked: list[Sequence[tuple[str, Mapping[str, str]]]] = []
 
     def session(
         self,
@@ -193,7 +192,7 @@ def test_values_that_stay_on_the_device_pass_through_exits_and_shared_bases(
             assert registry.info(handle).device == ("cuda:0" if device == "cuda" else "cpu")
             logits.append(registry.classify(handle, text).logits)
             registry.unload(handle, 1000)
-        np.testing.assert_allclose(*logits, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-5)
     assert len(gpu.asked) > 4
 
 
@@ -338,7 +337,7 @@ def test_two_runtimes_over_one_another_are_named(
         require_one_runtime(tmp_path)
     assert f"{tmp_path} holds {' and '.join(sorted(names))}, which" in caught.value.message
     # And at the start, where the module lies in that folder.
-    monkeypatch.setattr(devices.ort, "__file__", str(tmp_path / "onnxruntime" / "__init__.py"))
+    monkeypatch.setattr(onnxruntime, "__file__", str(tmp_path / "onnxruntime" / "__init__.py"))
     registry = Registry()
     with pytest.raises(InterpreterError, match="over one another"):
         registry.init(RuntimeOptions())
