@@ -29,7 +29,7 @@ _HEAVY: Final = frozenset(
 )
 
 # Distributions that install the module onnxruntime; two of them are laid over one another.
-_RUNTIMES: Final = (
+RUNTIMES: Final = (
     "onnxruntime",
     *(
         f"onnxruntime-{build}"
@@ -70,7 +70,7 @@ def require_one_runtime(folder: Path | None = None) -> None:
     """
     place = str(folder or Path(ort.__file__).parents[1])
     found = sorted(
-        name for name in _RUNTIMES if any(True for _ in distributions(name=name, path=[place]))
+        name for name in RUNTIMES if any(True for _ in distributions(name=name, path=[place]))
     )
     if len(found) > 1:
         raise InterpreterError(

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from .batching import RunControl, RunStoppedError, Window
-from .devices import provider_list, require_assigned
+from .devices import provider_list, require_assigned, require_one_runtime
 from .errors import BadArtifactError
 from .memory import require_threads
 from .ort_messages import SILENT, load_error, run_error
@@ -304,8 +304,10 @@ def _per_window(output: NDArray[np.generic], lengths: Sequence[int], longest: in
 def first_run() -> None:
     """Run ONNX Runtime and start the threads of the tokenizers library.
 
-    Their process-wide state exists from here on. Raise OutOfMemoryError if threads are refused.
+    Their process-wide state exists from here on. Raise OutOfMemoryError if threads are refused,
+    InterpreterError if packages of ONNX Runtime lie over one another.
     """
+    require_one_runtime()
     start_threads()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
