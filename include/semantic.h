@@ -211,8 +211,8 @@ typedef struct semantic_load_options {
     int64_t queue_tokens;         /* default: that of semantic_init */
     int64_t timeout_ms;           /* 0: none; looked at between the steps of a load */
     semantic_adapter_mode adapter_mode; /* adapter folders only */
-    int64_t arena_bytes;          /* cuda and tensorrt: the most that the model takes of the
-                                     device's memory; default 4 GiB */
+    int64_t arena_bytes;                /* cuda and tensorrt: the most that the model takes of the
+                                           device's memory; default 4 GiB */
 } semantic_load_options;
 
 #define SEMANTIC_LOAD_OPTIONS_INIT                                                                 \
@@ -538,6 +538,7 @@ typedef struct semantic_stats {
     const uint64_t *batch_rows;     /* runs by their texts and windows, [entry][bucket] */
     const uint64_t *batch_rows_sum; /* texts and windows of all runs, [entry] */
     const uint64_t *padding_tokens; /* computed beside those scored, [entry] */
+
     const semantic_text *model_device; /* as model_id: where it runs; empty while it loads */
 } semantic_stats;
 
