@@ -41,12 +41,13 @@ RUNTIMES: Final = (
     *("ort-nightly", "ort-nightly-gpu", "ort-nightly-openvino", "onnxruntime-gpu-nightly"),
 )
 
-# The product of x [2, 1] and w [1, 1]: tests/unit/test_devices.py builds it again and compares.
+# The product of x [2, 1] and w [1, 1]: tests/fault/test_devices.py builds it again and compares.
 PRODUCT_MODEL: Final = bytes.fromhex(
     "080812003a570a110a01780a017712017922064d61744d756c1201675a140a0178120f0a0d080112090a0312016e0a"
     "0208015a130a0177120e0a0c080112080a0208010a02080162140a0179120f0a0d080112090a0312016e0a02080142"
     "040a00100d"
 )
+_REPAIR: Final = "check its driver and libraries, or use cpu"
 # What rounds in 10 bits of mantissa (float16, tf32), and what in 7 bits (bfloat16).
 _FINE, _COARSE = 1 + 2**-12, 1 + 2**-9
 _PRODUCTS: Final = {
@@ -120,9 +121,6 @@ def require_working(device: Device) -> None:
             f"{row.name} on {device.place} computes in {found} where {device.lowered.name} was "
             "asked; use another precision or cpu"
         )
-
-
-_REPAIR: Final = "check its driver and libraries, or use cpu"
 
 
 def require_assigned(device: Device, sessions: Iterable[ort.InferenceSession]) -> None:

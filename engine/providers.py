@@ -17,6 +17,7 @@ from .errors import DeviceUnavailableError, InvalidArgumentError, UnsupportedErr
 CPU_PROVIDER: Final = "CPUExecutionProvider"
 DEFAULT_ARENA_BYTES: Final = 4 << 30
 _BF16_INSTRUCTIONS: Final = frozenset({"amx_bf16", "avx512_bf16"})
+_REMEDY: Final = "use precision AUTO or FP32"
 _FORM: Final = re.compile(r"([a-z]+)(?::([0-9]{1,9}))?")
 
 
@@ -35,7 +36,7 @@ class Provider:
 
     ``memory`` is where values stay between runs, "" for the host's. ``batch_rows``,
     ``batch_tokens`` and ``parallel_runs`` (0: the CPUs of the process) are the defaults of a load.
-    ``stops``: a run in flight ends when its time has run out. ``automatic``: "auto" may choose it.
+    ``automatic``: "auto" may choose it.
     """
 
     name: str
@@ -53,7 +54,6 @@ class Provider:
     batch_rows: int = 32
     batch_tokens: int = 256  # measured on CPU, batches pay only for short texts
     parallel_runs: int = 0
-    stops: bool = True
     automatic: bool = True
 
 
@@ -150,7 +150,6 @@ PROVIDERS: Final[Mapping[str, Provider]] = {  # by kind of device; "auto" takes 
         memory="cuda",
         batch_tokens=16_384,
         parallel_runs=1,
-        stops=False,
         automatic=False,  # it takes minutes to make its engines, anew for other lengths
     ),
     "cuda": Provider(
@@ -175,7 +174,6 @@ PROVIDERS: Final[Mapping[str, Provider]] = {  # by kind of device; "auto" takes 
         shares_bases=False,  # matrices of rank 0 give NaN
         lowers=frozenset({Precision.BF16}),
         instructions={Precision.BF16: _BF16_INSTRUCTIONS},
-        stops=False,  # the whole graph is one node to ONNX Runtime
     ),
     "cpu": Provider(
         name=CPU_PROVIDER,
@@ -216,6 +214,11 @@ def resolve(
                 f"{', '.join(installed)}; install {row.package} in place of the package that is "
                 "there, or use cpu"
             )
+        if arena_bytes and kind != "auto" and not row.memory:
+            raise InvalidArgumentError(
+                f"arena_bytes is {arena_bytes}, but {each} computes in the memory of the process; "
+                "leave it 0"
+            )
         lacks = _lacks(each, precision)
         if not lacks:
             number, limit = int(index or 0), arena_bytes or DEFAULT_ARENA_BYTES
@@ -223,9 +226,6 @@ def resolve(
     if not devices:
         raise UnsupportedError("; ".join([*(_lacks(each, precision) for each in kinds), _REMEDY]))
     return tuple(devices)
-
-
-_REMEDY: Final = "use precision AUTO or FP32"
 
 
 def _lacks(kind: str, precision: Precision) -> str:

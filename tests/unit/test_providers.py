@@ -166,6 +166,15 @@ def test_a_gpu_is_told_its_number_and_its_memory() -> None:
     assert options["trt_max_workspace_size"] == str(DEFAULT_ARENA_BYTES) == str(4 * 2**30)
 
 
+def test_an_arena_is_for_devices_that_have_one() -> None:
+    for name in ("cpu", "openvino"):
+        with pytest.raises(
+            InvalidArgumentError, match=f"arena_bytes is 7, but {name} .*leave it 0"
+        ):
+            resolve(name, AUTO, 7, (OPENVINO, CPU))
+    assert [device.arena_bytes for device in resolve("auto", AUTO, 7, GPU_PACKAGE)] == [7, 7]
+
+
 def test_the_table_agrees_with_itself() -> None:
     assert list(PROVIDERS)[-1] == "cpu"  # "auto" ends there
     assert len({row.name for row in PROVIDERS.values()}) == len(PROVIDERS)
