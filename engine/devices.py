@@ -15,8 +15,13 @@ import numpy as np
 import onnxruntime as ort
 
 from .config import Precision
-from .errors import DeviceUnavailableError, InterpreterError, UnsupportedError
-from .ort_messages import SILENT, reason
+from .errors import (
+    DeviceUnavailableError,
+    InterpreterError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from .ort_messages import SILENT, memory_refused, reason
 from .providers import CPU_PROVIDER, Device, resolve
 
 # Operators that a device must run itself, or it was not worth asking for.
@@ -89,8 +94,8 @@ def provider_list(device: Device, threads: int) -> list[tuple[str, dict[str, str
 def require_working(device: Device) -> None:
     """Multiply two numbers on a device: it starts, runs the product and rounds as it should.
 
-    Raise DeviceUnavailableError with the provider's own reason, UnsupportedError if it computes in
-    another precision than asked.
+    Raise DeviceUnavailableError with the provider's own reason, OutOfMemoryError, or
+    UnsupportedError if it computes in another precision than asked.
     """
     row = device.provider
     if row.name == CPU_PROVIDER:
@@ -111,6 +116,10 @@ def require_working(device: Device) -> None:
     except DeviceUnavailableError:
         raise
     except Exception as error:
+        if memory_refused(error):
+            raise OutOfMemoryError(
+                f"the system refused the memory to start {row.name}; free some, or use cpu"
+            ) from None
         raise DeviceUnavailableError(
             f"{row.name} does not work for device {device.name!r}: {reason(error)}; {_REPAIR}"
         ) from None

@@ -35,7 +35,8 @@ def reason(error: Exception) -> str:
     return " ".join(text.split())[:600]
 
 
-def _memory_refused(error: Exception) -> bool:
+def memory_refused(error: Exception) -> bool:
+    """Tell whether the system, or an arena, refused memory."""
     return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
@@ -45,7 +46,7 @@ def load_error(error: Exception, device: Device) -> SemanticError:
         return OutOfMemoryError(
             f"the system refused a thread of the model; {MORE_THREADS}, or lower intra_op_threads"
         )
-    if _memory_refused(error):
+    if memory_refused(error):
         return OutOfMemoryError("the system refused the memory to load the model; free some")
     kind = _KIND.search(str(error))
     if device.provider.name != CPU_PROVIDER and not (kind and kind[1] in _DAMAGED):
@@ -62,7 +63,7 @@ def run_error(error: Exception) -> Exception:
     """Turn what was raised in a run, without a word of the caller's text."""
     if _TERMINATED in str(error):
         return RunStoppedError()
-    if _memory_refused(error):
+    if memory_refused(error):
         return OutOfMemoryError("the system refused the memory of a run; send shorter texts")
     # The rest may quote numbers, and numbers may be tokens of the caller's text.
     kind = _KIND.search(str(error))
