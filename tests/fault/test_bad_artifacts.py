@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -122,11 +123,16 @@ def enlarged(table: dict[str, NDArray[np.float32]]) -> None:
     table["classifier.bias"] = np.zeros(14, np.float32)
 
 
-def with_more_tokens(folder: Path) -> None:
+def with_more_tokens(folder: Path, *, added: bool = False, template: bool = False) -> None:
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
-    content["added_tokens"].append({"id": 664, "content": "surplus", **flags})
+    if added:
+        content["added_tokens"].append({"id": 664, "content": "surplus", **flags})
+    else:
+        content["model"]["vocab"]["surplus"] = 664
+    if template:
+        content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [664]
     path.write_text(json.dumps(content))
 
 
@@ -247,6 +253,11 @@ CASES: dict[str, tuple[Spoil, type[SemanticError], str]] = {
     ),
     "a tokenizer of another model": (
         with_more_tokens,
+        BadArtifactError,
+        r"token ids up to 664, the model has 664 embeddings; use the tokenizer that belongs",
+    ),
+    "a template beyond the model": (
+        partial(with_more_tokens, added=True, template=True),
         BadArtifactError,
         r"token ids up to 664, the model has 664 embeddings; use the tokenizer that belongs",
     ),
