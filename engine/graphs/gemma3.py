@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
+from .blocks import read_activation
 from .builder import GraphBuilder
 from .config_values import read, read_number
 from .decoder import (
@@ -52,7 +53,7 @@ def build_gemma3(builder: GraphBuilder, config: Mapping[str, object], _: Task) -
     decoder = read_decoder(
         builder,
         config,
-        activation=read(config, "hidden_activation", str, "gelu_pytorch_tanh"),
+        activation=read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
         depth=_DEPTH,
         norm_offset=1.0,
         scale=scalar**-0.5,

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import TESTED_TOKENS, activate, first_token, layer_norm
+from .blocks import TESTED_TOKENS, activate, first_token, layer_norm, read_activation
 from .builder import GraphBuilder
 from .config_values import Size, read, read_number, read_size
 from .finished import Head
@@ -28,6 +28,7 @@ _THETAS: Final = {
     _SLIDING: Theta("local_rope_theta", 10_000.0),
 }
 _POOLINGS: Final = ("cls", "mean")
+_PERIOD: Final = 3  # the first of so many layers is full, unless layer_types says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     if task is not Task.EMBEDDING:
         biased = read(config, "classifier_bias", bool, False)
         x = builder.linear(x, "head.dense", hidden, hidden, biased=biased)
-        x = activate(builder, x, read(config, "classifier_activation", str, "gelu"))
+        x = activate(builder, x, read_activation(config, "classifier_activation", "gelu"))
         x = _norm(builder, encoder, x, "head.norm")
         x = builder.linear(x, "classifier", hidden, width)
     return Head(
@@ -110,7 +111,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         layer_types=_read_layer_types(config, layers),
         reaches={_FULL: EVERYTHING, _SLIDING: Reach(half, half)},
         rotary={kind: read_rotary(config, depth, thetas[kind], kind) for kind in _KINDS},
-        activation=read(config, "hidden_activation", str, "gelu"),
+        activation=read_activation(config, "hidden_activation", "gelu"),
         epsilon=_read_epsilon(config),
         attention_bias=read(config, "attention_bias", bool, False),
         mlp_bias=read(config, "mlp_bias", bool, False),
@@ -120,12 +121,12 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
 
 def _read_layer_types(config: Mapping[str, object], layers: Size) -> tuple[str, ...]:
     """Return the kind of each layer, from a list or from the period of the full ones."""
-    period = read(config, "global_attn_every_n_layers", int, 0)
-    if period < 0:
+    period = read(config, "global_attn_every_n_layers", int, _PERIOD)
+    if period < 1:
         raise BadArtifactError(
             f"config.json: 'global_attn_every_n_layers' is {period}, not positive; correct it"
         )
-    by_period = [_SLIDING if layer % (period or 3) else _FULL for layer in range(layers.value)]
+    by_period = [_SLIDING if layer % period else _FULL for layer in range(layers.value)]
     listed = read(config, "layer_types", list, by_period)
     for kind in listed:
         if kind not in _KINDS:
@@ -137,7 +138,7 @@ def _read_layer_types(config: Mapping[str, object], layers: Size) -> tuple[str, 
             f"config.json: 'layer_types' lists {len(listed)} layers, 'num_hidden_layers' is"
             f" {layers.value}; correct one"
         )
-    if period and listed != by_period:
+    if config.get("global_attn_every_n_layers") is not None and listed != by_period:
         raise BadArtifactError(
             f"config.json: 'layer_types' and 'global_attn_every_n_layers' {period} disagree about"
             f" which layers see the whole text; correct one"

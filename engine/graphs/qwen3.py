@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError
-from .blocks import token_positions
+from .blocks import read_activation, token_positions
 from .builder import GraphBuilder
 from .config_values import read
 from .decoder import (
@@ -41,7 +41,7 @@ def build_qwen3(builder: GraphBuilder, config: Mapping[str, object], task: Task)
     decoder = read_decoder(
         builder,
         config,
-        activation=read(config, "hidden_act", str, "silu"),
+        activation=read_activation(config, "hidden_act", "silu"),
         depth=_DEPTH,
         norm_offset=0.0,
     )
