@@ -367,9 +367,9 @@ def test_a_folder_that_is_mended_loads(registry: Registry, copy_golden: CopyGold
             r"'matryoshka_dims' must list dimensions from 1 to 64",
         ),
         (
-            write("modules.json", json.dumps([{"type": "x.Transformer"}, {"type": "x.CNN"}])),
+            write("modules.json", json.dumps([{"type": "Transformer"}, {"type": "x.CNN"}])),
             UnsupportedError,
-            r"module 'CNN'; supported are",
+            r"module 'x.CNN'; supported are",
         ),
         (
             write("config_sentence_transformers.json", '{"default_prompt_name": "q"}'),
@@ -377,7 +377,7 @@ def test_a_folder_that_is_mended_loads(registry: Registry, copy_golden: CopyGold
             r"'default_prompt_name' is 'q', 'prompts' has nothing",
         ),
         (
-            write("modules.json", json.dumps([{"type": "x.Transformer", "path": "../.."}])),
+            write("modules.json", json.dumps([{"type": "Transformer", "path": "../.."}])),
             BadArtifactError,
             r"'path' is '../..'; it must stay in the folder",
         ),
