@@ -84,6 +84,11 @@ def _kinds(config: Mapping[str, object], decoder: Decoder) -> tuple[str, ...]:
 
 def _reaches(config: Mapping[str, object], window: int) -> dict[str, Reach]:
     """Return what a token sees in each kind of layer."""
+    if not read(config, "is_causal", bool, True):
+        raise UnsupportedError(
+            "config.json: 'is_causal' is false, which is not supported; the key of this family is"
+            " 'use_bidirectional_attention'"
+        )
     if read(config, "use_bidirectional_attention", bool, False):
         # Half of the window to each side, both ends included.
         return {FULL: EVERYTHING, SLIDING: Reach(window // 2, window // 2)}

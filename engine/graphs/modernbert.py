@@ -28,6 +28,7 @@ _THETAS: Final = {
     _SLIDING: Theta("local_rope_theta", 10_000.0),
 }
 _POOLINGS: Final = ("cls", "mean")
+_HALF: Final = 64  # how many tokens to each side a local layer sees
 _PERIOD: Final = 3  # the first of so many layers is full, unless layer_types says otherwise
 
 
@@ -96,7 +97,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         )
     depth = Size("hidden_size / num_attention_heads", hidden.value // heads.value)
     layers = read_size(config, "num_hidden_layers")
-    half = read_size({"local_attention": 128} | dict(config), "local_attention").value // 2
+    half = _read_half_window(config)
     check_layers(builder.weights, f"{prefix}layers", layers)
     thetas = dict(_THETAS)
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
@@ -117,6 +118,23 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         mlp_bias=read(config, "mlp_bias", bool, False),
         norm_bias=read(config, "norm_bias", bool, False),
     )
+
+
+def _read_half_window(config: Mapping[str, object]) -> int:
+    """Return how many tokens to each side a local layer sees.
+
+    transformers 5 calls it ``sliding_window``, and lets that win over ``local_attention``.
+    """
+    if config.get("local_attention") is None:
+        return read_size({"sliding_window": _HALF} | dict(config), "sliding_window").value
+    local = read_size(config, "local_attention").value
+    half = read(config, "sliding_window", int, local // 2)
+    if half != local // 2:
+        raise BadArtifactError(
+            f"config.json: 'sliding_window' is {half}, not half of 'local_attention' {local};"
+            f" correct one"
+        )
+    return half
 
 
 def _read_layer_types(config: Mapping[str, object], layers: Size) -> tuple[str, ...]:
