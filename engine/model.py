@@ -62,8 +62,8 @@ class DenseLayer:
 class Model:
     """One loaded model of one generation; immutable, used by many threads.
 
-    It may share its tokenizer and its base with others. ``own_bytes``: what resident memory grew
-    by while it was loaded, without both.
+    It may share its tokenizer and its base with others. ``vocab_size``: rows of its embeddings, 0
+    for unknown. ``own_bytes``: what resident memory grew by while it was loaded, without both.
     """
 
     spec: ModelSpec
