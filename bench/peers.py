@@ -1,0 +1,168 @@
+"""Compare libsemantic with what a user would pick instead, in one interleaved run.
+
+    make bench                       # all of it
+    python bench/peers.py --quick    # MiniLM only, few rounds, about two minutes
+
+Contenders: libsemantic through its Go binding in each precision that is installed, ONNX Runtime
+from Python by hand, transformers on torch, and a Go binding of ONNX Runtime. Each is a process of
+its own that stays idle while another is asked; they answer the same texts in short slices in turn.
+Peers run at the best setting that a sweep finds beforehand, ours at its defaults. The table and the
+plot go to build/bench; docs/performance.md explains them.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from comparison import CALLERS, PLANS, measure_model, model_folder
+from contenders import BUILD, KINDS, ROOT, Places, start_together
+from load_table import load_rows, lock_share, measure_load
+from machine import describe
+from measure import Results, Workload, as_rows
+from plot import Panel, draw
+from report import ModelReport, write_report
+from targets import mixed
+from texts import make_texts, read_tokenizer
+
+LOAD_CALLERS = (1, 32, 128)
+LOCK_SECONDS = 6
+
+
+class Progress:
+    """Lines for the person who waits, with the time since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say a line on standard error; standard output is for the table."""
+        sys.stderr.write(f"[{self.minutes():5.1f} min] {text}\n")
+
+    def minutes(self) -> float:
+        """Return the minutes since the start."""
+        return (time.monotonic() - self._started) / 60
+
+
+def measure_under_load(rounds: int, say: Progress) -> str:
+    """Measure MiniLM alone and three of it at once."""
+    places = Places(model_folder("minilm"), BUILD / "bench/minilm.texts.json", None)
+    texts = make_texts(read_tokenizer(places.model))
+    workloads = [
+        Workload(mixed(callers), texts.mixed * max(2, callers // 8), callers)
+        for callers in LOAD_CALLERS
+    ]
+    say("MiniLM under load")
+    results = Results()
+    with ExitStack() as stack:
+        workers = {}
+        for count, name in ((1, "one model"), (3, "three models at once")):
+            workers[name] = start_together(places, count)
+            stack.callback(workers[name].close)
+        measure_load(workers, workloads, rounds, results, say)
+        shares = {}
+        for name, worker in workers.items():
+            for workload in workloads:
+                share = lock_share(worker, workload, LOCK_SECONDS)
+                shares[name, workload.name] = share
+                say(f"  {name}, {workload.name}: the interpreter lock is held {share:.1%}")
+        return load_rows(workers, workloads, results, shares)
+
+
+def write_plot(reports: Sequence[ModelReport]) -> str:
+    """Draw throughput and latency of the mixed lengths."""
+    names = [
+        kind.name
+        for kind in KINDS
+        if any(report.results.has(kind.name, mixed(1)) for report in reports)
+    ]
+    groups = [f"{callers} caller{'s' * (callers > 1)}" for callers in CALLERS]
+    rows = []
+    for report in reports:
+        speeds, middles, tails = (
+            [
+                [
+                    value(report.results, name, mixed(callers))
+                    if report.results.has(name, mixed(callers))
+                    else None
+                    for callers in CALLERS
+                ]
+                for name in names
+            ]
+            for value in (
+                Results.per_second,
+                lambda results, name, workload: results.latency(name, workload, 50),
+                lambda results, name, workload: results.latency(name, workload, 99),
+            )
+        )
+        what = f"{report.model}: p50 (bar) and p99 (line), milliseconds"
+        rows.append(
+            [
+                Panel(f"{report.model}: texts a second", groups, speeds),
+                Panel(what, groups, middles, tails, logarithmic=True),
+            ]
+        )
+    return draw("Mixed lengths, 3 to 400 tokens", names, rows)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Compare libsemantic with its peers.")
+    parser.add_argument("--quick", action="store_true", help="MiniLM only, few rounds")
+    parser.add_argument("--models", nargs="+", choices=PLANS, default=list(PLANS))
+    parser.add_argument("--rounds", type=int, default=0, help="of each model; default: as planned")
+    parser.add_argument("--no-load", dest="load", action="store_false", help="leave out the load")
+    parser.add_argument(
+        "--torch-python",
+        type=Path,
+        default=Path(os.environ.get("PEERS_PYTHON", BUILD / "peers/bin/python")),
+        help="Python with torch and transformers; default: that of `make setup-peers`",
+    )
+    options = parser.parse_args(arguments)
+    if options.rounds < 0:
+        parser.error(f"--rounds is {options.rounds}; give 1 or more")
+    return options
+
+
+def main() -> None:
+    """Measure, then print the tables and write them with the plot to build/bench."""
+    options = parse(sys.argv[1:])
+    torch_python = options.torch_python if options.torch_python.exists() else None
+    output = BUILD / "bench"
+    output.mkdir(parents=True, exist_ok=True)
+    say, machine = Progress(), describe({})
+    if machine.load > 0.5:
+        say(f"the machine is busy (load average {machine.load:.1f}): believe ratios only")
+    reports = []
+    for name in ["minilm"] if options.quick else options.models:
+        plan = PLANS[name]
+        rounds = options.rounds or (3 if options.quick else plan.rounds)
+        sweeps = 1 if options.quick else plan.sweep_rounds
+        chosen = replace(plan, rounds=rounds, sweep_rounds=sweeps)
+        reports.append(measure_model(chosen, torch_python, machine, say))
+    load = measure_under_load(1 if options.quick else 3, say) if options.load else ""
+    about = {
+        key: value
+        for report in reports
+        for contender in report.contenders
+        for key, value in contender.worker.about.items()
+        if key in ("torch", "transformers")
+    }
+    machine = replace(machine, versions={**machine.versions, **about})
+    page = write_report(machine, " ".join(["bench/peers.py", *sys.argv[1:]]), reports, load)
+    page += f"\nThis took {say.minutes():.0f} minutes.\n"
+    (output / "peers.md").write_text(page)
+    (output / "peers.svg").write_text(write_plot(reports))
+    rows = {report.model: as_rows(report.results) for report in reports}
+    (output / "peers.json").write_text(json.dumps(rows, indent=1))
+    print(page)
+    say(f"written: {output.relative_to(ROOT)}/peers.md, peers.svg, peers.json")
+
+
+if __name__ == "__main__":
+    main()
