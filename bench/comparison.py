@@ -1,6 +1,8 @@
 """Measure one model with every contender that can be started here."""
 
+import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -143,9 +145,27 @@ def measure_model(plan: Plan, torch_python: Path | None, machine: Machine, say: 
             [*report.contenders, same_settings(report, cpus)], all_fixed, plan.rounds, results, say
         )
         measure_precisions(places, report, texts, all_fixed, plan.rounds, stack, say)
-    amx = machine.features["AMX"]
-    report.targets = targets_of(Facts(results, cpus, amx, report.absent, report.cosines))
+    facts = Facts(
+        results,
+        cpus,
+        machine.features["AMX"],
+        report.absent,
+        report.cosines,
+        own_microseconds(places, say),
+    )
+    report.targets = targets_of(facts)
     return report
+
+
+def own_microseconds(places: Places, say: Say) -> float:
+    """Return what a call costs besides its parts, at the length where it costs most."""
+    program = str(ROOT / "bench/call_time.py")
+    command = [sys.executable, program, str(places.model), str(places.texts)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    by_tokens: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    words = (f"{tokens} tokens {cost:.0f} µs" for tokens, cost in by_tokens.items())
+    say(f"  a call besides tokenising and running: {', '.join(words)}")
+    return max(by_tokens.values())
 
 
 def same_settings(report: ModelReport, cpus: int) -> Contender:

@@ -45,15 +45,11 @@ class Report:
 class Worker:
     """A program that answers requests line by line."""
 
-    def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str] = {}) -> None:
+    def __init__(self, command: Sequence[str | Path]) -> None:
         """Start it and wait until it is ready. Raises UnavailableError if it says it cannot."""
         self._command = " ".join(map(str, command))
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         hello = self._answer()
         if "unavailable" in hello:

@@ -1,6 +1,5 @@
 """Our library under load: one model and three at once, and who holds the interpreter lock."""
 
-import re
 import subprocess
 import sys
 import tempfile
@@ -35,22 +34,16 @@ def lock_share(worker: Worker, workload: Workload, seconds: int) -> float:
         )
         asking.start()
         try:
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            subprocess.run(command, check=True, capture_output=True)
         finally:
             asking.join()
-        return held_share(file.read_text(), done.stdout + done.stderr)
+        return held_share(file.read_text(), SAMPLES_PER_SECOND * seconds)
 
 
-def held_share(stacks: str, said: str) -> float:
-    """Return the share of samples with a holder, from what py-spy wrote and said.
-
-    Raises ValueError where it does not say how often it looked.
-    """
+def held_share(stacks: str, looks: int) -> float:
+    """Return the share of looks that found a holder; py-spy writes a line for each stack it saw."""
     held = sum(int(line.rsplit(" ", 1)[1]) for line in stacks.splitlines() if line)
-    looked = re.search(r"Samples: (\d+) Errors: (\d+)", said)
-    if looked is None or int(looked[1]) == 0:
-        raise ValueError(f"py-spy does not say how many samples it took: {said.strip()[-200:]}")
-    return held / int(looked[1])
+    return held / looks
 
 
 def measure_load(

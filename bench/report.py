@@ -103,7 +103,7 @@ def targets_table(reports: Sequence[ModelReport]) -> str:
         [
             f"{report.model}: {target.what}",
             f"{'≥' if target.at_least else '≤'} {target.limit:g}",
-            "–" if target.absent or target.measured is None else f"{target.measured:.3f}",
+            "–" if target.absent or target.measured is None else f"{target.measured:.4g}",
             target.verdict,
         ]
         for report in reports
