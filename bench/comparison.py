@@ -94,8 +94,8 @@ def start_all(places: Places, report: ModelReport, stack: ExitStack, say: Say) -
         except UnavailableError as error:
             if kind.name == OURS:
                 raise
-            report.absent[kind.name] = str(error)
-            say(f"  {kind.name}: not available: {error}")
+            report.absent[kind.name] = str(error).replace(f"{ROOT}/", "")
+            say(f"  {kind.name}: not available: {report.absent[kind.name]}")
         else:
             stack.callback(contender.worker.close)
             running.append(contender)

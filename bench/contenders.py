@@ -207,9 +207,9 @@ def _start_load(kind: Kind, places: Places, threads: int) -> Worker:
     return Worker([*command, "-threads", str(threads), places.model])
 
 
-def start_together(places: Places, count: int) -> Worker:
+def start_together(places: Places, count: int, *options: str) -> Worker:
     """Start our library with one model loaded so often; each request asks all of them."""
-    command: list[str | Path] = [BUILD / "bin/load", "-serve", "-texts", places.texts]
+    command: list[str | Path] = [BUILD / "bin/load", "-serve", "-texts", places.texts, *options]
     return Worker([*command, "-max-tokens", "512", "-device", "cpu", *[places.model] * count])
 
 
@@ -227,7 +227,7 @@ def _start_torch(_: Kind, places: Places, __: int) -> Worker:
 def _start_go_peer(_: Kind, places: Places, __: int) -> Worker:
     program = BUILD / "bin/go_peer"
     if not program.exists():
-        raise UnavailableError(f"{program.relative_to(ROOT)} was not built; `make bench` builds it")
+        raise UnavailableError("build/bin/go_peer was not built; `make bench` says why")
     libraries = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*")
     library = next(libraries, None)
     if library is None:

@@ -26,12 +26,18 @@ from load_table import load_rows, lock_share, measure_load
 from machine import describe
 from measure import Results, Workload, as_rows
 from plot import Panel, draw
-from report import ModelReport, write_report
+from report import ModelReport, between, summary, write_report
 from targets import mixed
 from texts import make_texts, read_tokenizer
 
 LOAD_CALLERS = (1, 32, 128)
-LOCK_SECONDS = 6
+# How often the model is loaded, and how.
+LOADS = (
+    ("one model", 1, ()),
+    ("one model, no batches", 1, ("-max-batch-rows", "1")),
+    ("three models at once", 3, ()),
+)
+LOCK_SECONDS = 5
 
 
 class Progress:
@@ -50,19 +56,20 @@ class Progress:
 
 
 def measure_under_load(rounds: int, say: Progress) -> str:
-    """Measure MiniLM alone and three of it at once."""
+    """Measure MiniLM alone, with and without batches, and three of it at once."""
     places = Places(model_folder("minilm"), BUILD / "bench/minilm.texts.json", None)
     texts = make_texts(read_tokenizer(places.model))
     workloads = [
         Workload(mixed(callers), texts.mixed * max(2, callers // 8), callers)
         for callers in LOAD_CALLERS
     ]
+    workloads.append(Workload("3 to 16 tokens, 32 callers", texts.short * 24, 32))
     say("MiniLM under load")
     results = Results()
     with ExitStack() as stack:
         workers = {}
-        for count, name in ((1, "one model"), (3, "three models at once")):
-            workers[name] = start_together(places, count)
+        for name, count, options in LOADS:
+            workers[name] = start_together(places, count, *options)
             stack.callback(workers[name].close)
         measure_load(workers, workloads, rounds, results, say)
         shares = {}
@@ -110,6 +117,13 @@ def write_plot(reports: Sequence[ModelReport]) -> str:
     return draw("Mixed lengths, 3 to 400 tokens", names, rows)
 
 
+def publish(page: str, short: str, picture: str) -> None:
+    """Put what was measured where people read it."""
+    for file, content in ((ROOT / "README.md", short), (ROOT / "docs/performance.md", page)):
+        file.write_text(between(file.read_text(), "measured", content))
+    (ROOT / "docs/performance.svg").write_text(picture)
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Compare libsemantic with its peers.")
@@ -117,6 +131,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=PLANS, default=list(PLANS))
     parser.add_argument("--rounds", type=int, default=0, help="of each model; default: as planned")
     parser.add_argument("--no-load", dest="load", action="store_false", help="leave out the load")
+    parser.add_argument(
+        "--publish", action="store_true", help="put the tables into README and docs/performance"
+    )
     parser.add_argument(
         "--torch-python",
         type=Path,
@@ -160,6 +177,8 @@ def main() -> None:
     (output / "peers.svg").write_text(write_plot(reports))
     rows = {report.model: as_rows(report.results) for report in reports}
     (output / "peers.json").write_text(json.dumps(rows, indent=1))
+    if options.publish:
+        publish(page, summary(machine, reports), write_plot(reports))
     print(page)
     say(f"written: {output.relative_to(ROOT)}/peers.md, peers.svg, peers.json")
 

@@ -112,6 +112,27 @@ def targets_table(reports: Sequence[ModelReport]) -> str:
     return table(["target", "limit", "measured", "kept"], rows)
 
 
+def between(page: str, name: str, content: str) -> str:
+    """Return the page with what stands between the marks of a name replaced.
+
+    Raises ValueError for a page without them.
+    """
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    before, found, rest = page.partition(begin)
+    _, ends, after = rest.partition(end)
+    if not (found and ends):
+        raise ValueError(f"the page has no {begin} and {end}")
+    return f"{before}{begin}\n{content.strip()}\n{end}{after}"
+
+
+def summary(machine: Machine, reports: Sequence[ModelReport]) -> str:
+    """Write what the README shows: the machine and the tables of each model."""
+    parts = [f"- {line}" for line in machine.lines()]
+    for report in reports:
+        parts += ["", f"**{report.model}**", "", mixed_table(report), "", fixed_table(report)]
+    return "\n".join(parts)
+
+
 def write_report(machine: Machine, command: str, reports: Sequence[ModelReport], load: str) -> str:
     """Write everything as one page."""
     parts = [f"`{command}` on", "", *(f"- {line}" for line in machine.lines())]

@@ -16,13 +16,24 @@ from load_table import held_share
 from machine import describe, read_cpu
 from measure import Results, Workload, agreement, label, measure, percentile, settings_to_try, sweep
 from plot import Panel, draw
-from report import SAME, ModelReport, fixed_table, mixed_table, number, settings_lines, table
+from report import (
+    SAME,
+    ModelReport,
+    between,
+    fixed_table,
+    mixed_table,
+    number,
+    settings_lines,
+    summary,
+    table,
+)
 from targets import Facts, fixed, mixed, one_thread, targets_of
 from texts import FIXED, MIXED, SHORT, as_json, make_text, make_texts, read_tokenizer
 
 from libsemantic.engine.registry import Registry
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "models"
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "models"
 
 
 @pytest.mark.parametrize(
@@ -342,6 +353,19 @@ def test_tables_show_what_was_measured() -> None:
 def test_a_table_is_markdown() -> None:
     assert table(["a", "bb"], [["ccc", "1"]]) == "| a   | bb |\n| --- | -: |\n| ccc |  1 |"
     assert [number(value) for value in (None, 123.4, 12.34, 1.234)] == ["–", "123", "12.3", "1.23"]
+
+
+def test_what_stands_between_marks_is_replaced() -> None:
+    page = "a\n<!-- begin x -->\nold\n<!-- end x -->\nb"
+    assert between(page, "x", " new\n") == "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb"
+    with pytest.raises(ValueError, match="begin y"):
+        between(page, "y", "")
+    machine = describe({})
+    short = summary(machine, [model_report()])
+    assert machine.cpu in short
+    assert fixed_table(model_report()) in short
+    for file in ("README.md", "docs/performance.md"):
+        assert short in between((ROOT / file).read_text(), "measured", short)
 
 
 def test_the_plot_draws_each_value() -> None:

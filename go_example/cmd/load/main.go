@@ -47,6 +47,7 @@ type settings struct {
 	environment string
 	threads     int
 	maxTokens   int
+	batchRows   int
 	folders     []string
 }
 
@@ -79,6 +80,7 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.environment, "environment", "", "`folder` of the library's Python environment")
 	flags.IntVar(&s.threads, "threads", 0, "threads of one run; default: the CPUs of the process")
 	flags.IntVar(&s.maxTokens, "max-tokens", 0, "longest text scored whole; default: as the folder declares")
+	flags.IntVar(&s.batchRows, "max-batch-rows", 0, "texts in one run; 1: no batches; default: the library's")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -191,6 +193,7 @@ func open(
 		Device:         s.device,
 		IntraOpThreads: s.threads,
 		MaxTokens:      s.maxTokens,
+		MaxBatchRows:   s.batchRows,
 	})
 	if err != nil {
 		return nil, nil, err
