@@ -24,7 +24,7 @@ from contenders import (
     start,
 )
 from machine import Machine
-from measure import Say, Workload, agreement, measure, sweep
+from measure import BATCHES, Say, Workload, agreement, measure, sweep
 from random_models import MODERNBERT_BASE, modernbert_shapes, write_model
 from report import SAME, ModelReport
 from targets import Facts, fixed, mixed, one_thread, targets_of
@@ -41,7 +41,7 @@ class Plan:
     """How much of one model is measured.
 
     ``passes`` through the list of mixed lengths in a slice, by callers; ``calls`` in a slice, by
-    fixed length; rounds of slices, of the sweep and of the comparison.
+    fixed length; rounds of slices, of the sweep and of the comparison; ``batches`` that are swept.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Plan:
     calls: dict[int, int]
     rounds: int
     sweep_rounds: int
+    batches: tuple[int, ...] = BATCHES
 
 
 PLANS = {
@@ -103,13 +104,10 @@ def start_all(places: Places, report: ModelReport, stack: ExitStack, say: Say) -
     report.contenders = running
 
 
-def check_vectors(report: ModelReport, texts: Texts, cpus: int) -> None:
+def check_vectors(report: ModelReport, texts: Texts) -> None:
     """Refuse to compare programs that do not compute the same."""
-    order = texts.mixed[:8]
-    found = {
-        each.name: each.worker.vectors(order, Setting(cpus if each.kind.sweeps else 0))
-        for each in report.contenders
-    }
+    order = texts.mixed[:5]
+    found = {each.name: each.worker.vectors(order, Setting(1)) for each in report.contenders}
     for name, vectors in found.items():
         if name == OURS:
             continue
@@ -130,7 +128,7 @@ def measure_model(plan: Plan, torch_python: Path | None, machine: Machine, say: 
     say(plan.title)
     with ExitStack() as stack:
         start_all(places, report, stack, say)
-        check_vectors(report, texts, cpus)
+        check_vectors(report, texts)
         all_mixed = [
             Workload(mixed(callers), texts.mixed * plan.passes[callers], callers)
             for callers in CALLERS
@@ -139,7 +137,9 @@ def measure_model(plan: Plan, torch_python: Path | None, machine: Machine, say: 
             Workload(fixed(tokens), (texts.fixed[tokens],) * calls, 1)
             for tokens, calls in plan.calls.items()
         ]
-        sweep(report.contenders, [*all_mixed, *all_fixed], cpus, plan.sweep_rounds, say)
+        sweep(
+            report.contenders, [*all_mixed, *all_fixed], cpus, plan.sweep_rounds, plan.batches, say
+        )
         measure(report.contenders, all_mixed, plan.rounds, results, say)
         measure(
             [*report.contenders, same_settings(report, cpus)], all_fixed, plan.rounds, results, say

@@ -30,7 +30,7 @@ def lock_share(worker: Worker, workload: Workload, seconds: int) -> float:
         # The callers begin before the sampler does and end after it.
         asking = threading.Thread(
             target=worker.run,
-            args=(workload.order, workload.callers, DEFAULT, seconds + 3),
+            args=(workload.order, workload.callers, DEFAULT, seconds + 2),
         )
         asking.start()
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from closed_loop import Setting
 from contenders import Contender, Kind, Report
 
-# Texts in a run. On a CPU larger batches of mixed lengths only pad.
+# Texts in a run that are tried. On a CPU larger batches of mixed lengths only pad.
 BATCHES = (1, 4, 16)
 
 Say = Callable[[str], None]
@@ -78,6 +78,10 @@ class Results:
         """Return the median over the rounds of answers per second against the same."""
         return self._ratio(ours, theirs, workload, lambda r: r.per_second)
 
+    def cpu_ratio(self, ours: str, theirs: str, workload: str) -> float | None:
+        """Return the median over the rounds of CPU time against CPU time."""
+        return self._ratio(ours, theirs, workload, lambda r: r.cpu_seconds)
+
     def _ratio(
         self, ours: str, theirs: str, workload: str, value: Callable[[Report], float]
     ) -> float | None:
@@ -87,21 +91,28 @@ class Results:
         return statistics.median(value(a) / value(b) for a, b in pairs)
 
 
-def settings_to_try(kind: Kind, callers: int, cpus: int) -> tuple[Setting, ...]:
+def settings_to_try(
+    kind: Kind, callers: int, cpus: int, batches: Sequence[int] = BATCHES
+) -> tuple[Setting, ...]:
     """List the settings that are swept for so many callers: threads of a run × runs × batch."""
     spins = (False, True) if kind.program != "torch" else (False,)
     if callers == 1 or not kind.batches:
         tried = [Setting(1), *(Setting(cpus, spin) for spin in spins)]
         return tuple(dict.fromkeys(tried))
     runs = min(cpus, callers)
-    tried = [Setting(1, False, runs, batch) for batch in BATCHES if batch <= callers]
-    tried += [Setting(cpus, False, 1, batch) for batch in BATCHES if batch <= callers]
+    tried = [Setting(1, False, runs, batch) for batch in batches if batch <= callers]
+    tried += [Setting(cpus, False, 1, batch) for batch in batches if batch <= callers]
     tried += [Setting(cpus, False, runs), *(Setting(cpus, spin) for spin in spins[1:])]
     return tuple(dict.fromkeys(tried))
 
 
 def sweep(
-    contenders: Sequence[Contender], workloads: Sequence[Workload], cpus: int, rounds: int, say: Say
+    contenders: Sequence[Contender],
+    workloads: Sequence[Workload],
+    cpus: int,
+    rounds: int,
+    batches: Sequence[int],
+    say: Say,
 ) -> None:
     """Find the best setting of each contender for each workload, settings asked in turn.
 
@@ -111,7 +122,7 @@ def sweep(
         if not contender.kind.sweeps:
             continue
         for workload in workloads:
-            tried = settings_to_try(contender.kind, workload.callers, cpus)
+            tried = settings_to_try(contender.kind, workload.callers, cpus, batches)
             # Enough to tell settings apart: twice the callers, or half of a slice.
             part = max(len(workload.order) // 2, 2 * workload.callers)
             short = replace(workload, order=workload.order[:part])

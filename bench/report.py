@@ -84,6 +84,8 @@ def fixed_table(report: ModelReport) -> str:
         ratios = [results.latency_ratio(OURS, name, fixed(tokens)) for tokens in FIXED]
         if ratios[0] is not None:
             rows.append([f"{OURS} ÷ {name}", *map(number, ratios)])
+    times = [results.cpu_ratio(OURS, SAME, fixed(tokens)) for tokens in FIXED]
+    rows.append([f"{OURS} ÷ {SAME}, CPU time", *map(number, times)])
     return table(head, rows)
 
 

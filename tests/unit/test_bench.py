@@ -14,7 +14,17 @@ from closed_loop import Setting, run, serve
 from contenders import KINDS, OURS, RAW, TORCH, Contender, Kind, Report, Worker
 from load_table import held_share
 from machine import describe, read_cpu
-from measure import Results, Workload, agreement, label, measure, percentile, settings_to_try, sweep
+from measure import (
+    BATCHES,
+    Results,
+    Workload,
+    agreement,
+    label,
+    measure,
+    percentile,
+    settings_to_try,
+    sweep,
+)
 from plot import Panel, draw
 from report import (
     SAME,
@@ -213,13 +223,14 @@ def test_a_sweep_takes_the_best_setting() -> None:
         Setting(2, False, 2, 1),
         Setting(2, True, 1, 1),
     )
+    assert len(settings_to_try(kind_of(RAW), 32, 2, (1,))) == 4
     assert settings_to_try(kind_of(RAW), 1, 2) == (Setting(1), Setting(2), Setting(2, True))
     assert settings_to_try(kind_of(TORCH), 1, 2) == (Setting(1), Setting(2))
     assert settings_to_try(kind_of(RAW), 1, 1) == (Setting(1), Setting(1, True))
     best = tried[4]
     worker = Slow({setting: 5.0 - (setting == best) for setting in tried})
     contender = Contender(RAW, kind_of(RAW), worker)
-    sweep([contender], [Workload("crowd", (1, 2, 3), 32)], 2, 2, lambda _: None)
+    sweep([contender], [Workload("crowd", (1, 2, 3), 32)], 2, 2, BATCHES, lambda _: None)
     assert contender.best == {"crowd": best}
     assert label(best) == "2 threads, batches of 4"
     assert label(Setting(1, True, 2)) == "1 thread, spinning × 2 runs"
@@ -347,6 +358,7 @@ def test_tables_show_what_was_measured() -> None:
     assert cells[2] == [OURS, "1.00", "4.00", "16.0", "64.0"]
     assert cells[5] == [f"{OURS} ÷ {RAW}", *["2.00"] * 4]
     assert cells[6] == [f"{OURS} ÷ {SAME}", *["1.00"] * 4]
+    assert cells[7] == [f"{OURS} ÷ {SAME}, CPU time", *["1.00"] * 4]
     assert settings_lines(model_report()) == [f"- {RAW}: mixed, 1 caller: 2 threads, spinning"]
 
 
