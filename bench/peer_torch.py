@@ -24,6 +24,7 @@ class Torch:
     """One model in fp32."""
 
     def __init__(self, folder: Path, texts: Path) -> None:
+        transformers.utils.logging.disable_progress_bar()
         entries = json.loads(texts.read_text())
         self._texts = [entry["text"] for entry in entries]
         self._tokens = [entry["tokens"] for entry in entries]
