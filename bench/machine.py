@@ -13,6 +13,9 @@ import tokenizers
 
 from libsemantic.engine.config import available_cpus
 
+_LOOK_SECONDS = 2
+_QUIET = 0.1  # other programs may take a tenth
+
 # What makes matrix products fast: flags of /proc/cpuinfo by the name people use.
 _FEATURES = {
     "AVX2": "avx2",
@@ -26,7 +29,11 @@ _FEATURES = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a measurement depends on; ``features`` tells which instructions the CPU has."""
+    """What a measurement depends on.
+
+    ``features`` tells which instructions the CPU has, ``busy`` which share of all CPUs other
+    programs took just before.
+    """
 
     cpu: str
     cpus: int
@@ -34,8 +41,13 @@ class Machine:
     features: Mapping[str, bool]
     kernel: str
     versions: Mapping[str, str]
-    load: float
+    busy: float
     date: str
+
+    @property
+    def quiet(self) -> bool:
+        """Tell whether other programs left the machine to the measurement."""
+        return self.busy < _QUIET
 
     def lines(self) -> list[str]:
         """Say it in a few lines."""
@@ -46,7 +58,7 @@ class Machine:
         return [
             f"{self.cpu}, {self.cpus} CPUs, {self.memory_gigabytes} GB; {features}",
             f"{versions}; Linux {self.kernel}",
-            f"{self.date}; load average before the run {self.load:.1f}",
+            f"{self.date}; other programs took {self.busy:.0%} of the CPUs before the run",
         ]
 
 
@@ -59,6 +71,23 @@ def read_cpu(cpuinfo: str) -> tuple[str, Mapping[str, bool]]:
     flags = set(fields.get("flags", "").split())
     model = fields.get("model name", "an unknown CPU")
     return model, {name: flag in flags for name, flag in _FEATURES.items()}
+
+
+def read_busy(before: str, after: str) -> float:
+    """Return the share of all CPU time that was not idle between two texts of /proc/stat."""
+    times = []
+    for text in (before, after):
+        numbers = [int(each) for each in text.split("\n", 1)[0].split()[1:9]]
+        times.append((sum(numbers), numbers[3] + numbers[4]))  # idle, and waiting for a disk
+    (total, idle), (total_after, idle_after) = times
+    return 1 - (idle_after - idle) / max(1, total_after - total)
+
+
+def _measure_busy() -> float:
+    stat = Path("/proc/stat")
+    before = stat.read_text()
+    time.sleep(_LOOK_SECONDS)
+    return read_busy(before, stat.read_text())
 
 
 def describe(versions: Mapping[str, str]) -> Machine:
@@ -78,6 +107,6 @@ def describe(versions: Mapping[str, str]) -> Machine:
         features=features,
         kernel=platform.release(),
         versions=own | dict(versions),
-        load=os.getloadavg()[0],
+        busy=_measure_busy(),
         date=time.strftime("%d %B %Y").lstrip("0"),
     )

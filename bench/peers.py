@@ -156,8 +156,8 @@ def main() -> None:
     output = BUILD / "bench"
     output.mkdir(parents=True, exist_ok=True)
     say, machine = Progress(), describe({})
-    if machine.load > 0.5:
-        say(f"the machine is busy (load average {machine.load:.1f}): believe ratios only")
+    if not machine.quiet:
+        say(f"other programs take {machine.busy:.0%} of the CPUs: what follows is no speed")
     reports = []
     for name in ["minilm"] if options.quick else options.models:
         plan = PLANS[name]
@@ -178,14 +178,15 @@ def main() -> None:
         if key in ("torch", "transformers")
     }
     machine = replace(machine, versions={**machine.versions, **about})
-    page = write_report(machine, " ".join(["bench/peers.py", *sys.argv[1:]]), reports, load)
+    command = " ".join(["bench/peers.py", *sys.argv[1:]])
+    page = write_report(machine, command, reports, load)
     page += f"\nThis took {say.minutes():.0f} minutes.\n"
     (output / "peers.md").write_text(page)
     (output / "peers.svg").write_text(write_plot(reports))
     rows = {report.model: as_rows(report.results) for report in reports}
     (output / "peers.json").write_text(json.dumps(rows, indent=1))
     if options.publish:
-        publish(page, summary(machine, reports), write_plot(reports))
+        publish(page, summary(machine, command, reports), write_plot(reports))
     print(page)
     say(f"written: {output.relative_to(ROOT)}/peers.md, peers.svg, peers.json")
 

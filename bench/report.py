@@ -99,14 +99,15 @@ def settings_lines(report: ModelReport) -> list[str]:
     return lines
 
 
-def targets_table(reports: Sequence[ModelReport]) -> str:
+def targets_table(reports: Sequence[ModelReport], *, quiet: bool) -> str:
     """Show each target with its limit, what was measured, and whether that is kept."""
+    doubt = {} if quiet else {"yes": "yes? (busy)", "no": "no? (busy)"}
     rows = [
         [
             f"{report.model}: {target.what}",
             f"{'≥' if target.at_least else '≤'} {target.limit:g}",
             "–" if target.absent or target.measured is None else f"{target.measured:.4g}",
-            target.verdict,
+            doubt.get(target.verdict, target.verdict),
         ]
         for report in reports
         for target in report.targets
@@ -127,9 +128,17 @@ def between(page: str, name: str, content: str) -> str:
     return f"{before}{begin}\n{content.strip()}\n{end}{after}"
 
 
-def summary(machine: Machine, reports: Sequence[ModelReport]) -> str:
-    """Write what the README shows: the machine and the tables of each model."""
-    parts = [f"- {line}" for line in machine.lines()]
+BUSY = "**Other programs ran meanwhile: this shows what is measured, and no speed.**"
+
+
+def _heading(machine: Machine, command: str) -> list[str]:
+    parts = [f"`{command}` on", "", *(f"- {line}" for line in machine.lines())]
+    return parts if machine.quiet else [*parts, "", BUSY]
+
+
+def summary(machine: Machine, command: str, reports: Sequence[ModelReport]) -> str:
+    """Write what the README shows: the command, the machine and the tables of each model."""
+    parts = _heading(machine, command)
     for report in reports:
         parts += ["", f"**{report.model}**", "", mixed_table(report), "", fixed_table(report)]
     return "\n".join(parts)
@@ -137,7 +146,7 @@ def summary(machine: Machine, reports: Sequence[ModelReport]) -> str:
 
 def write_report(machine: Machine, command: str, reports: Sequence[ModelReport], load: str) -> str:
     """Write everything as one page."""
-    parts = [f"`{command}` on", "", *(f"- {line}" for line in machine.lines())]
+    parts = _heading(machine, command)
     for report in reports:
         parts += ["", f"**{report.model}**", "", mixed_table(report), "", fixed_table(report), ""]
         parts += ["Best settings found:", "", *settings_lines(report)]
@@ -148,5 +157,5 @@ def write_report(machine: Machine, command: str, reports: Sequence[ModelReport],
         ]
     if load:
         parts += ["", "**Under load**", "", load]
-    parts += ["", "**Targets**", "", targets_table(reports)]
+    parts += ["", "**Targets**", "", targets_table(reports, quiet=machine.quiet)]
     return "\n".join(parts) + "\n"

@@ -4,6 +4,7 @@ import io
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ import pytest
 from closed_loop import Setting, run, serve
 from contenders import KINDS, OURS, RAW, TORCH, Contender, Kind, Report, Worker
 from load_table import held_share
-from machine import describe, read_cpu
+from machine import Machine, describe, read_busy, read_cpu
 from measure import (
     BATCHES,
     Results,
@@ -27,6 +28,7 @@ from measure import (
 )
 from plot import Panel, draw
 from report import (
+    BUSY,
     SAME,
     ModelReport,
     between,
@@ -36,8 +38,9 @@ from report import (
     settings_lines,
     summary,
     table,
+    targets_table,
 )
-from targets import Facts, fixed, mixed, one_thread, targets_of
+from targets import Facts, Target, fixed, mixed, one_thread, targets_of
 from texts import FIXED, MIXED, SHORT, as_json, make_text, make_texts, read_tokenizer
 
 from libsemantic.engine.registry import Registry
@@ -310,6 +313,15 @@ def test_only_what_was_measured_is_met() -> None:
     assert {verdict for what, verdict in said.items() if "bf16" in what} == {"not available"}
 
 
+def test_a_busy_machine_casts_doubt_on_verdicts() -> None:
+    report = model_report()
+    report.targets = [Target("speed", 1.0, False, 0.5), Target("other", 1.0, False, None)]
+    assert " yes |" in targets_table([report], quiet=True)
+    doubtful = targets_table([report], quiet=False)
+    assert "yes? (busy)" in doubtful
+    assert "not measured" in doubtful
+
+
 def test_bf16_is_judged_where_there_is_amx() -> None:
     bf16 = "libsemantic bf16"
     results = results_of(
@@ -372,9 +384,11 @@ def test_what_stands_between_marks_is_replaced() -> None:
     assert between(page, "x", " new\n") == "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb"
     with pytest.raises(ValueError, match="begin y"):
         between(page, "y", "")
-    machine = describe({})
-    short = summary(machine, [model_report()])
-    assert machine.cpu in short
+    machine = Machine("Some CPU", 2, 8, {"AMX": False}, "6.1", {"torch": "2"}, 0.05, "1 May 2026")
+    short = summary(machine, "bench/peers.py", [model_report()])
+    assert short.startswith("`bench/peers.py` on\n\n- Some CPU, 2 CPUs, 8 GB; AMX no\n- torch 2; ")
+    assert BUSY not in short
+    assert BUSY in summary(replace(machine, busy=0.5), "bench/peers.py", [model_report()])
     assert fixed_table(model_report()) in short
     for file in ("README.md", "docs/performance.md"):
         assert short in between((ROOT / file).read_text(), "measured", short)
@@ -398,6 +412,9 @@ def test_the_machine_is_described() -> None:
     cpu, features = read_cpu(text)
     assert cpu == "Some CPU"
     assert [name for name, there in features.items() if there] == ["AVX-512", "AMX"]
+    before = "cpu  100 0 100 600 100 0 0 0 7 7\ncpu0 1\n"
+    after = "cpu  150 0 150 650 150 0 50 50 9 9\ncpu0 1\n"
+    assert read_busy(before, after) == pytest.approx(2 / 3)
     words = " ".join(describe({"torch": "2"}).lines())
     assert "torch 2" in words
     assert "AMX " in words
