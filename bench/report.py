@@ -106,7 +106,7 @@ def targets_table(reports: Sequence[ModelReport], *, quiet: bool) -> str:
         [
             f"{report.model}: {target.what}",
             f"{'≥' if target.at_least else '≤'} {target.limit:g}",
-            "–" if target.absent or target.measured is None else f"{target.measured:.4g}",
+            "–" if target.measured is None else f"{target.measured:.4g}",
             doubt.get(target.verdict, target.verdict),
         ]
         for report in reports
