@@ -23,8 +23,8 @@ from texts import FIXED
 from bench import through_library
 
 Result = TypeVar("Result")
-CALLS = 60
-WARM = 10
+CALLS = 40
+WARM = 5
 
 
 class Clock:
