@@ -18,7 +18,10 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, Size, read, read_size
+from .blocks import activate, hide_padding, layer_norm, token_positions, two_way_attention
+from .builder import GraphBuilder
+from .config_values import Size, read, read_size
+from .finished import Head
 from .post_norm import (
     Classifier,
     Encoder,
@@ -70,12 +73,20 @@ def build_deberta(builder: GraphBuilder, config: Mapping[str, object], task: Tas
     position = None
     if read(config, "relative_attention", bool, False) and terms:
         position = _PositionScores(builder, encoder, _read_distances(config, encoder, terms), scale)
-    padding = builder.padding("attention_mask")
+    padding = hide_padding(builder, "attention_mask")
 
     def attend(name: str, query: str, key: str, value: str) -> str:
         bias = position.bias(name, query, key) if position is not None else ""
-        return builder.attention(
-            query, key, value, padding, encoder.heads, encoder.hidden, scale=scale, bias=bias
+        return two_way_attention(
+            builder,
+            query,
+            key,
+            value,
+            padding,
+            encoder.heads,
+            encoder.hidden,
+            scale=scale,
+            bias=bias,
         )
 
     embedded = x
@@ -145,11 +156,11 @@ def _embed(builder: GraphBuilder, config: Mapping[str, object], encoder: Encoder
     hidden = encoder.hidden
     width = read_size(config, "embedding_size") if config.get("embedding_size") else hidden
     biased = read(config, "position_biased_input", bool, True)
-    x = sum_embeddings(builder, encoder, width, builder.positions() if biased else "")
+    x = sum_embeddings(builder, encoder, width, token_positions(builder) if biased else "")
     name = f"{encoder.prefix}embeddings"
     if width.value != hidden.value:
         x = builder.linear(x, f"{name}.embed_proj", width, hidden, biased=False)
-    return builder.layer_norm(x, f"{name}.LayerNorm", hidden, encoder.epsilon)
+    return layer_norm(builder, x, f"{name}.LayerNorm", hidden, encoder.epsilon)
 
 
 def _convolve(
@@ -178,8 +189,8 @@ def _convolve(
     edge = (kernel.value - 1) // 2
     y = op("Conv", [y, weight, bias], {"pads": (edge, edge), "group": groups})
     y = builder.fold(op("Transpose", [y], {"perm": (0, 2, 1)}), hidden)
-    y = builder.activation(y, read(config, "conv_act", str, "tanh"))
-    return builder.layer_norm(op("Add", [x, y]), f"{name}.LayerNorm", hidden, encoder.epsilon)
+    y = activate(builder, y, read(config, "conv_act", str, "tanh"))
+    return layer_norm(builder, op("Add", [x, y]), f"{name}.LayerNorm", hidden, encoder.epsilon)
 
 
 def rows_of_distances(distances: _Distances, tokens: int) -> list[int]:
@@ -216,8 +227,8 @@ class _PositionScores:
         rows = Size("2 * distances", 2 * distances.span)
         self._table = builder.weight(f"{name}.rel_embeddings.weight", rows, encoder.hidden)
         if distances.normed:
-            self._table = builder.layer_norm(
-                self._table, f"{name}.LayerNorm", encoder.hidden, encoder.epsilon
+            self._table = layer_norm(
+                builder, self._table, f"{name}.LayerNorm", encoder.hidden, encoder.epsilon
             )
         self._first, self._end, self._index = self._reachable()
 
@@ -229,7 +240,7 @@ class _PositionScores:
         builder, op = self._builder, self._builder.op
         most = self._encoder.positions.value
         rows = builder.integers(*rows_of_distances(self._distances, most))
-        keys = builder.positions()
+        keys = token_positions(builder)
         queries = op("Add", [keys, builder.scalar(most - 1)])  # where distance 0 has its row
         queries = op("Unsqueeze", [queries, builder.integers(1)])
         index = op("Gather", [rows, op("Sub", [queries, keys])])

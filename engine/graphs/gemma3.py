@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, read, read_number
+from .builder import GraphBuilder
+from .config_values import read, read_number
 from .decoder import (
     FULL,
     SLIDING,
@@ -21,6 +22,7 @@ from .decoder import (
     rms_norm,
     self_attention,
 )
+from .finished import Head
 from .grouped_attention import CAUSAL, EVERYTHING, GroupedAttention, Reach
 from .rotary import Tables, Theta, read_rotary, rotary_tables
 

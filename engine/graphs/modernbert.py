@@ -14,9 +14,13 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import TESTED_TOKENS, GraphBuilder, Head, Size, read, read_number, read_size
+from .blocks import TESTED_TOKENS, activate, first_token, layer_norm
+from .builder import GraphBuilder
+from .config_values import Size, read, read_number, read_size
+from .finished import Head
 from .grouped_attention import EVERYTHING, GroupedAttention, GroupedHeads, Reach
 from .rotary import Rotary, Tables, Theta, read_rotary, rotary_tables, rotate
+from .stored import check_layers, read_labels
 
 _FULL, _SLIDING = _KINDS = ("full_attention", "sliding_attention")
 _THETAS: Final = {
@@ -59,7 +63,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden
     else:
-        name, width = "logits", builder.labels(config, "classifier.weight")
+        name, width = "logits", read_labels(builder.weights, config, "classifier.weight")
     rows: tuple[str, ...] = ("batch", "tokens")
     if task is Task.SEQUENCE_CLASSIFICATION:
         x = _pool(builder, config, x, hidden)
@@ -67,7 +71,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     if task is not Task.EMBEDDING:
         biased = read(config, "classifier_bias", bool, False)
         x = builder.linear(x, "head.dense", hidden, hidden, biased=biased)
-        x = builder.activation(x, read(config, "classifier_activation", str, "gelu"))
+        x = activate(builder, x, read(config, "classifier_activation", str, "gelu"))
         x = _norm(builder, encoder, x, "head.norm")
         x = builder.linear(x, "classifier", hidden, width)
     return Head(
@@ -92,7 +96,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
     depth = Size("hidden_size / num_attention_heads", hidden.value // heads.value)
     layers = read_size(config, "num_hidden_layers")
     half = read_size({"local_attention": 128} | dict(config), "local_attention").value // 2
-    builder.check_layers(f"{prefix}layers", layers)
+    check_layers(builder.weights, f"{prefix}layers", layers)
     thetas = dict(_THETAS)
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
         thetas[_SLIDING] = _THETAS[_FULL]  # as transformers 4 reads an explicit null
@@ -207,12 +211,12 @@ def _layer(
     value, gate = builder.split(
         builder.linear(y, f"{name}.mlp.Wi", hidden, twice, biased=biased), 2
     )
-    y = builder.op("Mul", [builder.activation(value, encoder.activation), gate])
+    y = builder.op("Mul", [activate(builder, value, encoder.activation), gate])
     return builder.op("Add", [x, builder.linear(y, f"{name}.mlp.Wo", inner, hidden, biased=biased)])
 
 
 def _norm(builder: GraphBuilder, encoder: _Encoder, x: str, name: str) -> str:
-    return builder.layer_norm(x, name, encoder.hidden, encoder.epsilon, biased=encoder.norm_bias)
+    return layer_norm(builder, x, name, encoder.hidden, encoder.epsilon, biased=encoder.norm_bias)
 
 
 def _pool(builder: GraphBuilder, config: Mapping[str, object], x: str, hidden: Size) -> str:
@@ -223,7 +227,7 @@ def _pool(builder: GraphBuilder, config: Mapping[str, object], x: str, hidden: S
             f"config.json: 'classifier_pooling' is {pooling!r}; known are {', '.join(_POOLINGS)}"
         )
     if pooling == "cls":
-        return builder.first_token(x, hidden)
+        return first_token(builder, x, hidden)
     mask = builder.op("Cast", ["attention_mask"], {"to": TensorProto.FLOAT})
     row = builder.op("Unsqueeze", [mask, builder.integers(1)])
     total = builder.op("MatMul", [row, builder.unfold(x, hidden.value)])

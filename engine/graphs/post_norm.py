@@ -11,7 +11,11 @@ from typing import Final
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, Size, read, read_size
+from .blocks import activate, first_token, hide_padding, layer_norm, two_way_attention
+from .builder import GraphBuilder
+from .config_values import Size, read, read_size
+from .finished import Head
+from .stored import check_layers, read_labels
 
 _DEFAULT_EPSILON: Final = 1e-12  # transformers' default; old checkpoints do not state it
 
@@ -133,7 +137,7 @@ def read_encoder(
         activation=read(config, keys.activation, str),
         epsilon=epsilon,
     )
-    builder.check_layers(f"{encoder.prefix}{names.layers}", encoder.layers)
+    check_layers(builder.weights, f"{encoder.prefix}{names.layers}", encoder.layers)
     return encoder
 
 
@@ -148,7 +152,7 @@ def embed(
     ``positions``: ``[tokens]`` or ``[batch, tokens]``.
     """
     x = sum_embeddings(builder, encoder, width, positions)
-    return builder.layer_norm(x, f"{encoder.prefix}embeddings.LayerNorm", width, encoder.epsilon)
+    return layer_norm(builder, x, f"{encoder.prefix}embeddings.LayerNorm", width, encoder.epsilon)
 
 
 def sum_embeddings(builder: GraphBuilder, encoder: Encoder, width: Size, positions: str) -> str:
@@ -171,10 +175,10 @@ def sum_embeddings(builder: GraphBuilder, encoder: Encoder, width: Size, positio
 
 def encode(builder: GraphBuilder, encoder: Encoder, x: str) -> str:
     """Run all layers with plain attention: ``[batch * tokens, hidden]`` in and out."""
-    padding = builder.padding("attention_mask")
+    padding = hide_padding(builder, "attention_mask")
 
     def attend(_: str, query: str, key: str, value: str) -> str:
-        return builder.attention(query, key, value, padding, encoder.heads, encoder.hidden)
+        return two_way_attention(builder, query, key, value, padding, encoder.heads, encoder.hidden)
 
     for number in range(encoder.layers.value):
         x = layer(builder, encoder, number, x, attend)
@@ -192,12 +196,12 @@ def layer(builder: GraphBuilder, encoder: Encoder, number: int, x: str, attend: 
     attended = attend(name, query, key, value)
     attended = builder.linear(attended, f"{name}.{names.attended}", hidden, hidden)
     x = builder.op("Add", [attended, x])
-    x = builder.layer_norm(x, f"{name}.{names.attended_norm}", hidden, encoder.epsilon)
+    x = layer_norm(builder, x, f"{name}.{names.attended_norm}", hidden, encoder.epsilon)
     y = builder.linear(x, f"{name}.{names.inner}", hidden, inner)
-    y = builder.activation(y, encoder.activation)
+    y = activate(builder, y, encoder.activation)
     y = builder.linear(y, f"{name}.{names.outer}", inner, hidden)
     x = builder.op("Add", [y, x])
-    return builder.layer_norm(x, f"{name}.{names.outer_norm}", hidden, encoder.epsilon)
+    return layer_norm(builder, x, f"{name}.{names.outer_norm}", hidden, encoder.epsilon)
 
 
 def head(
@@ -220,12 +224,12 @@ def head(
         name, width = "last_hidden_state", hidden
         value = builder.unfold(x, width.value)
     elif task is Task.TOKEN_CLASSIFICATION:
-        name, width = "logits", builder.labels(config, "classifier.weight")
+        name, width = "logits", read_labels(builder.weights, config, "classifier.weight")
         value = builder.unfold(builder.linear(x, "classifier", hidden, width), width.value)
     else:
-        name, width = "logits", builder.labels(config, f"{classifier.output}.weight")
-        x = builder.linear(builder.first_token(x, hidden), classifier.dense, hidden, hidden)
-        x = builder.activation(x, classifier.activation)
+        name, width = "logits", read_labels(builder.weights, config, f"{classifier.output}.weight")
+        x = builder.linear(first_token(builder, x, hidden), classifier.dense, hidden, hidden)
+        x = activate(builder, x, classifier.activation)
         value = builder.linear(x, classifier.output, hidden, width)
         rows = ("batch",)
     return Head(

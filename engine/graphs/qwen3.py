@@ -10,7 +10,9 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError
-from .blocks import GraphBuilder, Head, read
+from .blocks import token_positions
+from .builder import GraphBuilder
+from .config_values import read
 from .decoder import (
     FULL,
     SLIDING,
@@ -22,8 +24,10 @@ from .decoder import (
     rms_norm,
     self_attention,
 )
+from .finished import Head
 from .grouped_attention import CAUSAL, GroupedAttention, Reach
 from .rotary import Theta, read_rotary, rotary_tables
+from .stored import read_labels
 
 _DEPTH = 128
 _WINDOWED_LAYERS_FROM = 28  # transformers' default of max_window_layers
@@ -48,7 +52,7 @@ def build_qwen3(builder: GraphBuilder, config: Mapping[str, object], task: Task)
         name, width = "last_hidden_state", hidden
         value = builder.unfold(x, width.value)
     else:
-        name, width = "logits", builder.labels(config, "score.weight")
+        name, width = "logits", read_labels(builder.weights, config, "score.weight")
         biased = task is Task.TOKEN_CLASSIFICATION
         if task is Task.SEQUENCE_CLASSIFICATION:
             rows = ("batch",)
@@ -122,7 +126,7 @@ def _last_token(
         other = builder.op("Not", [same])
         other = builder.op("Cast", [other], {"to": TensorProto.INT64})
         seen = builder.op("Mul", [seen, other])
-    positions = builder.op("Mul", [seen, builder.positions()])
+    positions = builder.op("Mul", [seen, token_positions(builder)])
     last = builder.op("ArgMax", [positions], {"axis": 1, "keepdims": 1})
     unfolded = builder.unfold(x, decoder.hidden.value)
     return builder.op("GatherND", [unfolded, last], {"batch_dims": 1})

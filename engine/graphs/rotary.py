@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import FUSED, GraphBuilder, Size, read, read_number, read_size
+from .blocks import token_positions
+from .builder import GraphBuilder
+from .config_values import Size, read, read_number, read_size
+from .finished import FUSED
 
 _TYPES: Final = ("default", "yarn")
 
@@ -110,7 +113,7 @@ def read_rotary(
 
 def rotary_tables(builder: GraphBuilder, rotary: Rotary) -> Tables:
     """Compute cosine and sine of all positions of the run; once for all layers that share them."""
-    positions = builder.op("Cast", [builder.positions()], {"to": TensorProto.FLOAT})
+    positions = builder.op("Cast", [token_positions(builder)], {"to": TensorProto.FLOAT})
     column = builder.op("Unsqueeze", [positions, builder.integers(1)])
     angles = builder.op("Mul", [column, builder.floats(*rotary.frequencies)])
     cosine, sine = (builder.op(kind, [angles]) for kind in ("Cos", "Sin"))

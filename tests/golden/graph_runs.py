@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from libsemantic.engine.config import Task
 from libsemantic.engine.graphs import Branches, Graph, build_graph
-from libsemantic.engine.graphs.blocks import DEFAULT_BRANCHES
+from libsemantic.engine.graphs.builder import DEFAULT_BRANCHES
 from libsemantic.engine.weights import read_weights
 
 MODELS = Path(__file__).parent / "models"

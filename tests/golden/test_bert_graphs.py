@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from libsemantic.engine.config import Task
 from libsemantic.engine.errors import BadArtifactError, SemanticError, UnsupportedError
 from libsemantic.engine.graphs import FAMILIES, Graph, build_graph
-from libsemantic.engine.graphs.blocks import Size
+from libsemantic.engine.graphs.config_values import Size
 from libsemantic.engine.weights import Tensor, read_weights
 
 from .graph_runs import (

@@ -10,7 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from libsemantic.engine.errors import BadArtifactError, SemanticError, UnsupportedError
-from libsemantic.engine.graphs.blocks import GraphBuilder, Head, Size
+from libsemantic.engine.graphs.builder import GraphBuilder
+from libsemantic.engine.graphs.config_values import Size
+from libsemantic.engine.graphs.finished import Head
 from libsemantic.engine.graphs.rotary import Rotary, Theta, read_rotary, rotary_tables, rotate
 from libsemantic.engine.weights import read_weights
 
