@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .errors import InternalError, OutOfMemoryError, OverloadedError, SemanticError
 from .results import Float32, Int64
@@ -106,12 +105,10 @@ class Work:
         self.errors: list[SemanticError | None] = [None] * len(windows)
         self.missing = len(windows)
         self.waiting = False
-        self.wake = threading.Lock()
-        self.wake.acquire()
+        self.wake: threading.Lock | None = None  # held while it waits
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """Windows of one call that may run together, longest first."""
 
     work: Work
@@ -182,12 +179,14 @@ class Batcher:
                 self._runs.add(control)
             elif work.missing and not work.ticket.cancelled:
                 work.waiting = True
+                work.wake = threading.Lock()
+                work.wake.acquire()
                 self._waiting[work] = None
-            waits = work.waiting
+            wake = work.wake if work.waiting else None
         if taken:
             self._lead(work, taken, control)
-        elif waits:
-            self._wait(work)
+        elif wake is not None:
+            self._wait(work, wake)
 
     def _plan(self, work: Work) -> list[_Group]:
         """Split the windows into runs: near-equal lengths, within the budget."""
@@ -331,7 +330,8 @@ class Batcher:
         error: SemanticError | None,
     ) -> None:
         """Settle each window with its outcome; those beyond the outcomes never ran."""
-        for (work, index), outcome in zip(members, chain(outcomes, repeat(None)), strict=False):
+        for position, (work, index) in enumerate(members):
+            outcome = outcomes[position] if position < len(outcomes) else None
             if isinstance(outcome, SemanticError):
                 work.errors[index] = outcome
             elif outcome is not None:
@@ -358,18 +358,19 @@ class Batcher:
         if work.waiting:
             work.waiting = False
             self._waiting.pop(work, None)
-            work.wake.release()
+            if work.wake is not None:
+                work.wake.release()
 
-    def _wait(self, work: Work) -> None:
+    def _wait(self, work: Work, wake: threading.Lock) -> None:
         remaining = work.ticket.remaining()
-        if work.wake.acquire(timeout=-1 if remaining is None else remaining):
+        if wake.acquire(timeout=-1 if remaining is None else remaining):
             return
         with self._mutex:
             if work.waiting:
                 work.waiting = False
                 self._waiting.pop(work, None)
                 return
-        work.wake.acquire()  # woken just as the time ran out
+        wake.acquire()  # woken just as the time ran out
 
     def _settled(self, work: Work) -> bool:
         """Tell whether nothing is left to do; give up the rest if the ticket has run out."""

@@ -1,6 +1,6 @@
 """A loaded model: everything a call needs, complete once it exists."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from .config import (
     Task,
     available_cpus,
 )
+from .dense import DenseLayer, load_dense
 from .entities import LabelScheme, label_scheme
 from .errors import (
     BadArtifactError,
@@ -32,13 +33,12 @@ from .info import describe
 from .memory import resident_bytes
 from .opening import OpenGraph, open_graph, open_runner
 from .postprocess import Pool, pooling, require_finite
-from .results import Float32, ModelInfo
+from .results import ModelInfo
 from .session import Session, resolve_device
 from .sharing import Shelf, file_identity
 from .ticket import FOREVER, Ticket
 from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
 from .watchdog import Watchdog
-from .weights import Tensor, load_array, read_weights
 from .windows import plan_windows
 
 # What one run takes along: measured on CPU, batches pay only for short texts.
@@ -50,18 +50,10 @@ _DEFAULT_QUEUE_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DenseLayer:
-    """``activation(x @ weight.T + bias)``: weight float32[out, in], bias float32[out] or None."""
-
-    weight: Float32
-    bias: Float32 | None
-    activation: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """One loaded model of one generation; immutable, used by many threads.
 
+    ``pools``: its graph answers with vectors (``graphs.embedding_end``), and ``pool`` is None.
     It may share its tokenizer and its base with others. ``own_bytes``: what resident memory grew
     by while it was loaded, without both.
     """
@@ -72,6 +64,7 @@ class Model:
     base: Base | None
     batcher: Batcher
     scheme: LabelScheme | None
+    pools: bool
     pool: Pool | None
     dense: tuple[DenseLayer, ...]
     info: ModelInfo
@@ -127,7 +120,8 @@ def load_model(
         base_path=options.base_path,
     )
     ticket.check()
-    opened = open_graph(spec, options.precision, options.adapter_mode)
+    dense = load_dense(spec)
+    opened = open_graph(spec, dense, options.precision, options.adapter_mode)
     max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)
     ticket.check()
     tokenizer_before = resident_bytes()
@@ -166,7 +160,6 @@ def load_model(
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
         queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
     )
-    dense = tuple(_load_dense(spec))
     dimension = 0
     if spec.task is Task.EMBEDDING:
         dimension = dense[-1].weight.shape[0] if dense else width * max(1, len(spec.pooling))
@@ -199,7 +192,8 @@ def load_model(
         base=running.base,
         batcher=Batcher(session.run, limits, watchdog),
         scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
-        pool=pooling(spec.pooling) if spec.pooling else None,
+        pools=opened.pools,
+        pool=pooling(spec.pooling) if spec.pooling and not opened.pools else None,
         dense=dense,
         info=info,
         own_bytes=max(0, grown_bytes - tokenizer_grown),
@@ -307,7 +301,7 @@ def _self_test(
     rank = {
         Task.SEQUENCE_CLASSIFICATION: (1,),
         Task.TOKEN_CLASSIFICATION: (2,),
-        Task.EMBEDDING: (2,) if spec.pooling else (1,),
+        Task.EMBEDDING: (2,) if spec.pooling and not opened.pools else (1,),
     }[spec.task]
     if output.ndim not in rank:
         raise BadArtifactError(
@@ -315,7 +309,7 @@ def _self_test(
             f"{spec.task.name} needs rank {rank[0] + 1}; check the task"
         )
     require_finite(output)
-    width = int(output.shape[-1])
+    width = opened.width if opened.pools else int(output.shape[-1])
     if spec.labels is not None:
         spec.labels.require_width(width, f"output {opened.model.output!r}")
     elif spec.hidden_size and spec.pooling and width != spec.hidden_size:
@@ -324,31 +318,3 @@ def _self_test(
             f"{spec.hidden_size}; use the files of one model"
         )
     return width
-
-
-def _load_dense(spec: ModelSpec) -> Sequence[DenseLayer]:
-    layers = []
-    for dense in spec.dense:
-        tensors = read_weights(dense.weights.parent)
-        weight = _dense_tensor(
-            tensors, dense.weights, "linear.weight", (dense.out_features, dense.in_features)
-        )
-        bias = (
-            _dense_tensor(tensors, dense.weights, "linear.bias", (dense.out_features,))
-            if dense.bias
-            else None
-        )
-        layers.append(DenseLayer(weight, bias, dense.activation))
-    return layers
-
-
-def _dense_tensor(
-    tensors: dict[str, Tensor], path: Path, name: str, shape: tuple[int, ...]
-) -> Float32:
-    tensor = tensors.get(name)
-    if tensor is None or tensor.shape != shape:
-        found = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
-        raise BadArtifactError(
-            f"{path}: {name} is {found}, config.json says {list(shape)}; fetch the folder again"
-        )
-    return load_array(tensor)

@@ -11,6 +11,7 @@ from .artifacts import ModelSpec
 from .bases import AdaptedRunner, Base
 from .batching import RunControl
 from .config import AdapterMode, Precision, Task
+from .dense import DenseLayer
 from .errors import InvalidArgumentError, UnsupportedError
 from .memory import resident_bytes
 from .results import Float32
@@ -20,7 +21,7 @@ from .ticket import Ticket
 from .weights import read_weights
 
 if TYPE_CHECKING:  # it imports onnx, which only a load needs
-    from .graphs import Graph
+    from .graphs import EmbeddingEnd, Graph
 
 # Names of dtypes in safetensors, as the ONNX side spells them.
 _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
@@ -30,7 +31,8 @@ _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 class OpenGraph:
     """A graph as ONNX Runtime takes it, and what its file says of it.
 
-    Where ``shared`` is not None the graph is only the head, and that is the rest.
+    ``pools``: its output are vectors of texts (``graphs.embedding_end``). Where ``shared`` is not
+    None the graph is only the head, and that is the rest.
     """
 
     model: OrtModel
@@ -39,10 +41,13 @@ class OpenGraph:
     position_limit: int
     type_vocab_size: int
     dtype: str
+    pools: bool = False
     shared: AdaptedWeights | None = None
 
 
-def open_graph(spec: ModelSpec, precision: Precision, mode: AdapterMode) -> OpenGraph:
+def open_graph(
+    spec: ModelSpec, dense: tuple[DenseLayer, ...], precision: Precision, mode: AdapterMode
+) -> OpenGraph:
     """Read the ONNX file, or build the graph of safetensors; nothing is opened on a device yet."""
     if mode is not AdapterMode.SHARED and spec.adapter is None:
         raise InvalidArgumentError(
@@ -59,8 +64,10 @@ def open_graph(spec: ModelSpec, precision: Precision, mode: AdapterMode) -> Open
 
     if spec.adapter is None:
         weights = read_weights(spec.model_folder)
-        return _opened(build_graph(spec.config, spec.task, weights, exits=_exits(spec)))
-    return _open_adapter(spec, mode)
+        end = _end(spec, dense)
+        graph = build_graph(spec.config, spec.task, weights, exits=_exits(spec), end=end)
+        return _opened(graph, pools=end is not None)
+    return _open_adapter(spec, dense, mode)
 
 
 def _open_file(spec: ModelSpec) -> OpenGraph:
@@ -89,7 +96,9 @@ def _open_file(spec: ModelSpec) -> OpenGraph:
     )
 
 
-def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
+def _open_adapter(
+    spec: ModelSpec, dense: tuple[DenseLayer, ...], mode: AdapterMode
+) -> OpenGraph:
     """Build the whole model, or its head, with an adapter; compare the adapter with its base."""
     from .graphs import FAMILIES, build_graph
 
@@ -104,10 +113,25 @@ def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
     unused = tuple(pattern for patterns in family.ignorable.values() for pattern in patterns)
     part = Part.WHOLE if mode is AdapterMode.MERGED else Part.HEAD
     adaptation = weights.adaptation(part, unused)
-    exits = _exits(spec) if part is Part.WHOLE else ()
-    graph = build_graph(spec.config, spec.task, weights.weights, exits=exits, adaptation=adaptation)
+    whole = part is Part.WHOLE
+    end = _end(spec, dense) if whole else None
+    graph = build_graph(
+        spec.config,
+        spec.task,
+        weights.weights,
+        exits=_exits(spec) if whole else (),
+        adaptation=adaptation,
+        end=end,
+    )
     weights.check(graph)
-    return _opened(graph, weights if part is Part.HEAD else None)
+    return _opened(graph, None if whole else weights, pools=end is not None)
+
+
+def _end(spec: ModelSpec, dense: tuple[DenseLayer, ...]) -> "EmbeddingEnd | None":
+    """Return what makes vectors of token states; None for other tasks."""
+    from .graphs import EmbeddingEnd
+
+    return EmbeddingEnd(spec.pooling, dense) if spec.pooling else None
 
 
 def _exits(spec: ModelSpec) -> tuple[int, ...]:
@@ -117,7 +141,9 @@ def _exits(spec: ModelSpec) -> tuple[int, ...]:
     return spec.layers if FAMILIES[spec.family].exits else ()
 
 
-def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
+def _opened(
+    graph: "Graph", shared: AdaptedWeights | None = None, *, pools: bool = False
+) -> OpenGraph:
     model = _as_model(graph)
     dtype = "+".join(_DTYPES[each] for each in graph.dtype.split("+"))
     return OpenGraph(
@@ -127,6 +153,7 @@ def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
         graph.position_limit,
         graph.type_vocab_size,
         dtype,
+        pools,
         shared,
     )
 

@@ -260,8 +260,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         vocab_size = _vocab_size(backend)
-        single, pair = _read_layouts(backend)
-        typed = any(backend.encode("a").type_ids)
+        single, pair, typed = _read_layouts(backend)
     except BaseException as error:
         if not _is_library_fault(error):
             raise
@@ -327,8 +326,10 @@ def _vocab_size(backend: tokenizers.Tokenizer) -> int:
     return max(backend.get_vocab(True).values(), default=-1) + 1
 
 
-def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout | None]:
+def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout | None, bool]:
     """Read the templates for one and for two texts by post-processing two made-up tokens.
+
+    The third value tells whether the tokens of the first are not all of type 0.
 
     None stands for a template that lacks a text, repeats one, swaps the two, or, for pairs, does
     not tell them apart in its sequence ids.
@@ -347,7 +348,7 @@ def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout 
         parts = [part for part in two.sequence_ids if part is not None]
         if left < right and parts == [0, 1] and two.sequence_ids[right] == 1:
             pair = Layout(left, right - left - 1, len(two.ids) - right - 1)
-    return single, pair
+    return single, pair, any(one.type_ids)
 
 
 def _is_library_fault(error: BaseException) -> bool:

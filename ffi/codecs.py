@@ -198,7 +198,8 @@ class _LayoutBuilder:
         self, ctype: CData, owner: str, pointer: int | None
     ) -> list[tuple[CData, str, int | None]]:
         """Add a struct, to which the value at ``pointer`` points; return those it points to."""
-        start, nested = self._end, []
+        start = self._end
+        nested: list[tuple[CData, str, int | None]] = []
         if pointer is not None:
             self._values[pointer] = start
             self._pointers.append(pointer)
