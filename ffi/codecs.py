@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from enum import IntEnum
-from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
@@ -37,13 +36,13 @@ FIRST_SIZES = {
 }
 
 _NUMBERS = {
-    "size_t": ("Q", np.uint64),
-    "uint64_t": ("Q", np.uint64),
-    "int64_t": ("q", np.int64),
-    "int32_t": ("i", np.int32),
-    "uint8_t": ("B", np.uint8),
-    "float": ("f", np.float32),
-    "double": ("d", np.float64),
+    "size_t": ("Q", np.dtype(np.uint64)),
+    "uint64_t": ("Q", np.dtype(np.uint64)),
+    "int64_t": ("q", np.dtype(np.int64)),
+    "int32_t": ("i", np.dtype(np.int32)),
+    "uint8_t": ("B", np.dtype(np.uint8)),
+    "float": ("f", np.dtype(np.float32)),
+    "double": ("d", np.dtype(np.float64)),
 }
 
 
@@ -262,7 +261,7 @@ class ResultCodec:
         """
         layout = self._layouts[type(result)]
         values, pointers = list(layout.values), list(layout.pointers)
-        parts: list[tuple[int, Any]] = []
+        parts: list[tuple[int, int, Any]] = []
         tables: list[tuple[int, int, list[int]]] = []  # where it and its texts begin, their sizes
         end = layout.pack.size
         for (position, kind, code, dtype), content in zip(
@@ -276,17 +275,19 @@ class ResultCodec:
             pointers.append(position)
             values[position] = end
             if kind == "array":
-                data = _as_bytes(content, code, dtype)
+                data, size = _as_buffer(content, code, dtype)
             elif kind == "text":
                 data = content.encode() + b"\0"
-                values[position + 1] = len(data) - 1
+                size = len(data)
+                values[position + 1] = size - 1
             else:
                 encoded = [text.encode() for text in content]
                 data = b"\0".join(encoded) + b"\0"
+                size = len(data)
                 table, end = end, end + 16 * len(encoded)
                 tables.append((table, end, list(map(len, encoded))))
-            parts.append((end, data))
-            end += len(data) + 7 & ~7
+            parts.append((end, end + size, data))
+            end += size + 7 & ~7
         base = self._allocate(end)
         if not base:
             raise OutOfMemoryError(f"no memory for a result of {end} bytes; send fewer rows")
@@ -296,18 +297,22 @@ class ResultCodec:
         memory = self._ffi.buffer(pointer, end)
         layout.pack.pack_into(memory, 0, *values)
         for table, start, lengths in tables:
-            addresses = accumulate((length + 1 for length in lengths[:-1]), initial=base + start)
-            entries = chain.from_iterable(zip(addresses, lengths, strict=True))
-            struct.pack_into(f"{2 * len(lengths)}Q", memory, table, *entries)
-        for start, data in parts:
-            memory[start : start + len(data)] = data
+            address = base + start
+            entries: list[int] = []
+            for length in lengths:
+                entries += address, length
+                address += length + 1
+            struct.pack_into(f"{len(entries)}Q", memory, table, *entries)
+        for start, stop, data in parts:
+            memory[start:stop] = data
         return pointer
 
 
-def _as_bytes(content: Any, code: str, dtype: Any) -> Any:
-    """View a column as bytes; a tuple's are new."""
+def _as_buffer(content: Any, code: str, dtype: Any) -> tuple[Any, int]:
+    """Return the memory of a column, and how many bytes it has; a tuple's is new."""
     if isinstance(content, tuple):
-        return struct.pack(f"{len(content)}{code}", *content)
-    if content.dtype != dtype or not content.flags.c_contiguous:
+        packed = struct.pack(f"{len(content)}{code}", *content)
+        return packed, len(packed)
+    if content.dtype is not dtype or not content.flags.c_contiguous:
         content = np.ascontiguousarray(content, dtype)
-    return content.data.cast("B")
+    return content, content.nbytes
