@@ -131,6 +131,7 @@ format: $(VENV_STAMP) ## format Python, Go and C
 .PHONY: bench
 bench: $(LIBRARY) models ## measure speed and memory (BENCH_ARGS=... is passed on)
 	$(PY) bench/bench.py $(BENCH_ARGS)
+	$(PY) bench/concurrency.py
 	$(PY) bench/adapters.py
 
 .PHONY: install

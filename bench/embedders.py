@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime as ort
@@ -14,7 +15,8 @@ from tokenizers import Tokenizer
 
 from libsemantic.engine.artifacts import read_artifact
 from libsemantic.engine.config import LoadOptions, Precision, Task
-from libsemantic.engine.graphs import FAMILIES, build_graph
+from libsemantic.engine.dense import load_dense
+from libsemantic.engine.graphs import FAMILIES, EmbeddingEnd, build_graph
 from libsemantic.engine.memory import resident_bytes
 from libsemantic.engine.registry import REGISTRY
 from libsemantic.engine.weights import read_weights
@@ -33,8 +35,8 @@ def compile_c(source: str, target: Path, *flags: str) -> None:
     subprocess.run([*command, f"-Wl,-rpath,{BUILD / 'lib'}"], check=True)
 
 
-def through_library(folder: Path, model: Path, max_tokens: int) -> Embed:
-    """Load the model in this process and return its embedding through the C API."""
+def through_library(folder: Path, model: Path, max_tokens: int) -> tuple[int, Embed]:
+    """Load the model in this process; return its handle and its embedding through the C API."""
     shim = folder / "embed.so"
     compile_c("embed.c", shim, "-shared", "-fPIC")
     timed_embed = ctypes.CDLL(str(shim)).timed_embed
@@ -58,15 +60,20 @@ def through_library(folder: Path, model: Path, max_tokens: int) -> Embed:
             sys.exit("error: the library could not embed a text; run make test")
         return vector, nanoseconds / 1e9
 
-    return embed
+    return handle, embed
 
 
 def by_hand(model: Path, threads: int) -> Embed:
-    """Return the same embedding from tokenizers and ONNX Runtime alone."""
+    """Return the same embedding from tokenizers and ONNX Runtime alone.
+
+    The graph is the library's own; it ends in the vector and its length.
+    """
     spec = read_artifact(
         str(model), task=Task.AUTO, precision=Precision.AUTO, families=FAMILIES.keys()
     )
-    graph = build_graph(spec.config, spec.task, read_weights(spec.model_folder))
+    weights = read_weights(spec.model_folder)
+    end = EmbeddingEnd(spec.pooling, load_dense(spec))
+    graph = build_graph(spec.config, spec.task, weights, end=end)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -89,11 +96,42 @@ def by_hand(model: Path, threads: int) -> Embed:
         feeds = {
             "input_ids": ids,
             "attention_mask": np.ones_like(ids),
-            "token_type_ids": np.array([encoding.type_ids], np.int64),
+            "token_type_ids": np.zeros_like(ids),
         }
-        hidden = session.run([graph.output], feeds, run_options)[0][0]
-        vector = hidden.mean(axis=0)
-        unit: NDArray[np.float32] = vector / np.linalg.norm(vector)
-        return unit, time.perf_counter() - started
+        vector: NDArray[np.float32] = session.run([graph.output], feeds, run_options)[0][0, :-1]
+        return vector, time.perf_counter() - started
 
     return embed
+
+
+class Stopwatch:
+    """Sums up the time inside ONNX Runtime and the tokenizers library, until it is stopped."""
+
+    def __init__(self, handle: int) -> None:
+        """Watch a loaded model."""
+        self.seconds = 0.0
+        self._run = ort.InferenceSession.run
+        model = REGISTRY._entries[handle].model
+        assert model is not None
+        self._tokenizer = model.tokenizer
+        self._backend = self._tokenizer.backend
+        watched = SimpleNamespace(encode=self._timed(self._backend.encode))
+        for name in ("encode_batch", "encode_batch_fast"):
+            setattr(watched, name, self._timed(getattr(self._backend, name)))
+        object.__setattr__(self._tokenizer, "backend", watched)
+        timed = self._timed(self._run)
+        ort.InferenceSession.run = lambda session, *values: timed(session, *values)
+
+    def stop(self) -> None:
+        """Put everything back."""
+        ort.InferenceSession.run = self._run
+        object.__setattr__(self._tokenizer, "backend", self._backend)
+
+    def _timed(self, function: Callable[..., object]) -> Callable[..., object]:
+        def timed(*values: object) -> object:
+            started = time.perf_counter()
+            answer = function(*values)
+            self.seconds += time.perf_counter() - started
+            return answer
+
+        return timed

@@ -58,15 +58,17 @@ class RunStoppedError(Exception):
 class RunControl:
     """Lets others stop a run once none of its callers waits for it any more.
 
-    ``layer``: after how many layers the run ends, 0 for all.
+    ``layer``: after how many layers the run ends, 0 for all. ``alone``: when it began no other was
+    under way or waited, so that it may use all CPUs.
     """
 
-    __slots__ = ("deadline", "layer", "stop", "stopped", "works")
+    __slots__ = ("alone", "deadline", "layer", "stop", "stopped", "works")
 
     def __init__(self, works: Sequence["Work"]) -> None:
         self.works = works
         self.stop: Callable[[], None] | None = None
         self.stopped = False
+        self.alone = True
         self.deadline = 0.0
         self.layer = works[0].layer if works else 0
         for work in works:
@@ -79,6 +81,25 @@ class RunControl:
             stop = self.stop
             if stop is not None:
                 stop()
+
+
+class RunsUnderWay:
+    """Counts the runs of all models that share the CPUs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def begin(self) -> bool:
+        """Add a run; tell whether it is the only one."""
+        with self._lock:
+            self._count += 1
+            return self._count == 1
+
+    def end(self) -> None:
+        """Take a run off."""
+        with self._lock:
+            self._count -= 1
 
 
 # Scores windows together: one output per window, or RunStoppedError, or a SemanticError.
@@ -124,8 +145,12 @@ class _Group(NamedTuple):
 class Batcher:
     """The queue and the runs of one model."""
 
-    def __init__(self, run: Run, limits: Limits, watchdog: Watchdog) -> None:
+    def __init__(
+        self, run: Run, limits: Limits, watchdog: Watchdog, all_runs: RunsUnderWay | None = None
+    ) -> None:
+        """Make the queue; ``all_runs`` counts those of other models too."""
         self._run = run
+        self._all_runs = all_runs or RunsUnderWay()
         self.limits = limits
         self._watchdog = watchdog
         self._mutex = threading.Lock()
@@ -156,7 +181,7 @@ class Batcher:
         except BaseException:
             with self._mutex:
                 if control is not None:
-                    self._runs.discard(control)
+                    self._end(control)
                 self._withdraw(work)
             raise
         finally:
@@ -167,8 +192,17 @@ class Batcher:
         if len(groups) != 1 or self._queue or len(self._runs) >= self.limits.parallel_runs:
             return None
         control = RunControl((work,))
-        self._runs.add(control)
+        self._begin(control)
         return control
+
+    def _begin(self, control: RunControl) -> None:
+        self._runs.add(control)
+        control.alone = self._all_runs.begin() and not self._queue
+
+    def _end(self, control: RunControl) -> None:
+        if control in self._runs:
+            self._runs.remove(control)
+            self._all_runs.end()
 
     def _take_part(self, work: Work) -> None:
         """Lead the next run if there is room for it, else wait to be woken."""
@@ -176,7 +210,7 @@ class Batcher:
             taken = self._take()
             control = RunControl([group.work for group in taken])
             if taken:
-                self._runs.add(control)
+                self._begin(control)
             elif work.missing and not work.ticket.cancelled:
                 work.waiting = True
                 work.wake = threading.Lock()
@@ -287,7 +321,7 @@ class Batcher:
             if watched:
                 self._watchdog.release(control)
             with self._mutex:
-                self._runs.discard(control)
+                self._end(control)
                 self._hand_out(members, outcomes, error)
                 self._wake_next()
 

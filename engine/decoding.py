@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from . import results
 from .config import DEFAULT_THRESHOLD, Normalize, Output, RunOptions, Shorten
+from .dense import DenseLayer
 from .entities import LabelScheme, merge_entities
 from .errors import SemanticError
 from .inputs import Prepared, Row
-from .dense import DenseLayer
 from .model import Model
 from .postprocess import (
     aggregate_windows,

@@ -10,7 +10,7 @@ import numpy as np
 
 from .artifacts import ModelSpec, read_artifact
 from .bases import Base
-from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
+from .batching import Batcher, Limits, RunControl, RunStoppedError, RunsUnderWay, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
     LoadOptions,
@@ -31,7 +31,7 @@ from .errors import (
 )
 from .info import describe
 from .memory import resident_bytes
-from .opening import OpenGraph, open_graph, open_runner
+from .opening import OpenGraph, open_graph, open_model
 from .postprocess import Pool, pooling, require_finite
 from .results import ModelInfo
 from .session import Session, resolve_device
@@ -87,6 +87,7 @@ class Shelves:
 
     tokenizers: Shelf[HeldTokenizer] = field(default_factory=Shelf)
     bases: Shelf[Base] = field(default_factory=Shelf)
+    runs: RunsUnderWay = field(default_factory=RunsUnderWay)
 
 
 def load_model(
@@ -134,17 +135,19 @@ def load_model(
     ticket.check()
     cpus = available_cpus()
     threads = options.intra_op_threads or runtime.intra_op_threads or cpus
+    parallel_runs = options.parallel_runs or runtime.parallel_runs or cpus
     if threads > _MAX_THREADS:
         raise InvalidArgumentError(
             f"intra_op_threads is {threads}; give 0 for the CPUs of the process, or at most "
             f"{_MAX_THREADS}"
         )
     with _stopped_by(ticket, watchdog) as control:
-        running = open_runner(
+        running = open_model(
             spec,
             opened,
             device,
             threads=threads,
+            runs=parallel_runs,
             bases=shelves.bases,
             control=control,
             ticket=ticket,
@@ -154,7 +157,7 @@ def load_model(
         with np.errstate(all="ignore"):  # what overflows is refused
             width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
     limits = Limits(
-        parallel_runs=options.parallel_runs or runtime.parallel_runs or cpus,
+        parallel_runs=parallel_runs,
         batch_rows=options.max_batch_rows or _DEFAULT_BATCH_ROWS,
         batch_tokens=options.max_batch_tokens or _DEFAULT_BATCH_TOKENS,
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
@@ -190,7 +193,7 @@ def load_model(
         tokenizer=tokenizer,
         held=held,
         base=running.base,
-        batcher=Batcher(session.run, limits, watchdog),
+        batcher=Batcher(session.run, limits, watchdog, shelves.runs),
         scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
         pools=opened.pools,
         pool=pooling(spec.pooling) if spec.pooling and not opened.pools else None,

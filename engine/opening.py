@@ -14,6 +14,7 @@ from .config import AdapterMode, Precision, Task
 from .dense import DenseLayer
 from .errors import InvalidArgumentError, UnsupportedError
 from .memory import resident_bytes
+from .pairing import open_runner
 from .results import Float32
 from .session import Device, OrtModel, OrtPart, Runner, Runs
 from .sharing import Shelf, file_identity
@@ -96,9 +97,7 @@ def _open_file(spec: ModelSpec) -> OpenGraph:
     )
 
 
-def _open_adapter(
-    spec: ModelSpec, dense: tuple[DenseLayer, ...], mode: AdapterMode
-) -> OpenGraph:
+def _open_adapter(spec: ModelSpec, dense: tuple[DenseLayer, ...], mode: AdapterMode) -> OpenGraph:
     """Build the whole model, or its head, with an adapter; compare the adapter with its base."""
     from .graphs import FAMILIES, build_graph
 
@@ -177,27 +176,31 @@ class Running:
     base_grown_bytes: int
 
 
-def open_runner(
+def open_model(
     spec: ModelSpec,
     opened: OpenGraph,
     device: Device,
     *,
     threads: int,
+    runs: int,
     bases: Shelf[Base],
     control: RunControl,
     ticket: Ticket,
 ) -> Running:
     """Open the graph on a device; the base of an adapter only if no other adapter has it open.
 
+    ``threads`` of one run, ``runs`` at a time.
+
     Raise as ``Runner`` does, DeadlineError while another load opens the same base.
     """
     weights = opened.shared
     if weights is None:
-        return Running(Runner(opened.model, device, threads=threads, control=control), None, 0)
+        runner = open_runner(opened.model, device, threads=threads, runs=runs, control=control)
+        return Running(runner, None, 0)
     before = resident_bytes()
     identities = tuple(map(file_identity, spec.base_files))
-    key = (spec.model_folder, identities, device.place, threads)
-    make = partial(_open_base, spec, weights, device, threads, control)
+    key = (spec.model_folder, identities, device.place, threads, runs > 1)
+    make = partial(_open_base, spec, weights, device, threads, runs, control)
     base = bases.share(key, make, ticket)
     base_grown = max(0, resident_bytes() - before)
     base.runner.require(device)
@@ -210,7 +213,12 @@ def open_runner(
 
 
 def _open_base(
-    spec: ModelSpec, weights: AdaptedWeights, device: Device, threads: int, control: RunControl
+    spec: ModelSpec,
+    weights: AdaptedWeights,
+    device: Device,
+    threads: int,
+    runs: int,
+    control: RunControl,
 ) -> Base:
     from .graphs import build_graph
 
@@ -218,7 +226,8 @@ def _open_base(
     # The whole model was compared with its weights when the adapter was.
     encoder = Adaptation(Part.ENCODER, spare=("*",))
     graph = build_graph(spec.config, Task.EMBEDDING, weights.base, adaptation=encoder)
-    runner = Runner(_as_model(graph), device, threads=threads, control=control)
+    model = _as_model(graph)
+    runner = open_runner(model, device, threads=threads, runs=runs, control=control)
     return Base(
         folder=spec.model_folder,
         runner=runner,

@@ -32,7 +32,8 @@ import onnxruntime as ort
 
 Output: TypeAlias = NDArray[np.generic]
 Feeds: TypeAlias = Mapping[str, Output]
-Values: TypeAlias = Mapping[str, ort.OrtValue]
+Value: TypeAlias = ort.OrtValue
+Values: TypeAlias = Mapping[str, Value]
 Answer = TypeVar("Answer")
 
 _TERMINATED = "terminate flag"

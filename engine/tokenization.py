@@ -112,9 +112,10 @@ class Encoded(NamedTuple):
 class Tokenizer:
     """A loaded tokenizer; safe to use from any number of threads.
 
-    ``typed``: tokens of a single text are not all of type 0. ``vocab_size`` is the largest id + 1, added tokens included. ``pad_id`` is the id of the
-    file's padding section, else of a token named ``[PAD]`` or ``<pad>``, else None. ``pair`` is
-    None where the file has no usable template for two texts.
+    ``typed``: tokens of a single text are not all of type 0. ``vocab_size`` is the largest id + 1,
+    added tokens included. ``pad_id`` is the id of the file's padding section, else of a token named
+    ``[PAD]`` or ``<pad>``, else None. ``pair`` is None where the file has no usable template for
+    two texts.
     """
 
     backend: tokenizers.Tokenizer = field(repr=False)

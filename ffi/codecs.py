@@ -189,9 +189,7 @@ class _LayoutBuilder:
         """Return it."""
         read = attrgetter(*self._names)
         pack = struct.Struct(self._packing)
-        return _Layout(
-            pack, tuple(self._values), tuple(self._pointers), tuple(self._fields), read
-        )
+        return _Layout(pack, tuple(self._values), tuple(self._pointers), tuple(self._fields), read)
 
     def _add(
         self, ctype: CData, owner: str, pointer: int | None

@@ -50,9 +50,7 @@ def end_embedding(builder: GraphBuilder, head: Head, end: EmbeddingEnd) -> Head:
     return replace(head, value=answer(head.value), name=_OUTPUT, shape=("batch", None))
 
 
-def _written(
-    builder: GraphBuilder, number: int, layer: DenseLayer
-) -> Callable[[str], str]:
+def _written(builder: GraphBuilder, number: int, layer: DenseLayer) -> Callable[[str], str]:
     """Write the weights of a dense layer into the graph; return what applies it."""
     operands = [builder.array(f"/dense_{number}/weight", layer.weight)]
     if layer.bias is not None:
