@@ -195,7 +195,14 @@ def open_model(
     """
     weights = opened.shared
     if weights is None:
-        runner = open_runner(opened.model, device, threads=threads, runs=runs, control=control)
+        runner = open_runner(
+            opened.model,
+            device,
+            threads=threads,
+            runs=runs,
+            weight_bytes=spec.weight_bytes,
+            control=control,
+        )
         return Running(runner, None, 0)
     before = resident_bytes()
     identities = tuple(map(file_identity, spec.base_files))
@@ -226,8 +233,14 @@ def _open_base(
     # The whole model was compared with its weights when the adapter was.
     encoder = Adaptation(Part.ENCODER, spare=("*",))
     graph = build_graph(spec.config, Task.EMBEDDING, weights.base, adaptation=encoder)
-    model = _as_model(graph)
-    runner = open_runner(model, device, threads=threads, runs=runs, control=control)
+    runner = open_runner(
+        _as_model(graph),
+        device,
+        threads=threads,
+        runs=runs,
+        weight_bytes=spec.base_bytes,
+        control=control,
+    )
     return Base(
         folder=spec.model_folder,
         runner=runner,

@@ -1,15 +1,18 @@
 """One model under both loads: a session with the threads of all CPUs, and one with one thread.
 
 A text that runs alone is done soonest by all CPUs together. Of many at a time each does best with
-one CPU: to divide the work of every operator among threads that others keep busy costs 10 to 15 %
-of the throughput. ONNX Runtime fixes the threads of a session when it opens it, so there are two;
-they share the mapped file, but each has its own packed copy of the matrices.
+one CPU: to divide the work of every operator among threads that others keep busy costs a small
+model 6 to 15 % of its throughput. ONNX Runtime fixes the threads of a session when it opens it, so
+there are two; they share the mapped file, but each has its own packed copy of the matrices. A
+larger model loses 3 %, and a second copy would be dear: it keeps one session.
 """
 
 from collections.abc import Mapping
 
 from .batching import RunControl
 from .session import Device, Feeds, OrtModel, Output, Runner, Value, Values
+
+_LARGE_BYTES = 256 << 20
 
 
 class RunnerPair:
@@ -39,13 +42,20 @@ class RunnerPair:
 
 
 def open_runner(
-    graph: OrtModel, device: Device, *, threads: int, runs: int, control: RunControl
+    graph: OrtModel,
+    device: Device,
+    *,
+    threads: int,
+    runs: int,
+    weight_bytes: int,
+    control: RunControl,
 ) -> Runner | RunnerPair:
     """Open a graph for up to so many runs at a time; raise as ``Runner`` does.
 
-    Twice, if runs of several threads could meet on the CPU.
+    Twice, if runs of several threads could meet on the CPU and the weights are not large.
     """
     wide = Runner(graph, device, threads=threads, control=control)
-    if threads == 1 or runs == 1 or wide.provider != "CPUExecutionProvider":
+    meet = threads > 1 and runs > 1 and wide.provider == "CPUExecutionProvider"
+    if not meet or weight_bytes > _LARGE_BYTES:
         return wide
     return RunnerPair(wide, Runner(graph, device, threads=1, control=control))

@@ -43,12 +43,19 @@ def test_a_run_that_is_alone_takes_the_wide_session() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "runs", "kind"), [(1, 4, Runner), (2, 1, Runner), (2, 2, RunnerPair)]
+    ("threads", "runs", "mebibytes", "kind"),
+    [(1, 4, 256, Runner), (2, 1, 256, Runner), (2, 2, 256, RunnerPair), (2, 2, 257, Runner)],
 )
-def test_there_are_two_only_where_runs_of_several_threads_may_meet(
-    threads: int, runs: int, kind: type
+def test_there_are_two_only_where_runs_of_several_threads_may_meet_and_weights_are_small(
+    threads: int, runs: int, mebibytes: int, kind: type
 ) -> None:
-    device = resolve_device("cpu")
-    found = open_runner(graph(2.0), device, threads=threads, runs=runs, control=RunControl(()))
+    found = open_runner(
+        graph(2.0),
+        resolve_device("cpu"),
+        threads=threads,
+        runs=runs,
+        weight_bytes=mebibytes << 20,
+        control=RunControl(()),
+    )
     assert type(found) is kind
     assert found.run(FEEDS, control(alone=False)).tolist() == [[2, 4]]
