@@ -132,6 +132,7 @@ format: $(VENV_STAMP) ## format Python, Go and C
 bench: $(LIBRARY) models ## measure speed and memory (BENCH_ARGS=... is passed on)
 	$(PY) bench/bench.py $(BENCH_ARGS)
 	$(PY) bench/concurrency.py
+	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
 
 .PHONY: install

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import results, tasks
 from .config import DEFAULT_RUN_OPTIONS, MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions, Task
+from .counters import Call, Counters, Recorder
 from .errors import (
     AlreadyExistsError,
     CancelledError,
@@ -27,7 +28,7 @@ from .inputs import Text
 from .log import Log
 from .model import Model, Shelves, load_model
 from .session import resolve_device
-from .stats import Call, Counters, Recorder, State, column, tabulate
+from .stats import State, column, tabulate
 from .ticket import Ticket, Tickets
 from .watchdog import Watchdog
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from . import results
 from .batching import Work
 from .config import DEFAULT_RUN_OPTIONS, LongText, Output, RunOptions, Shorten, Task
+from .counters import Call, Phase, Recorder
 from .decoding import (
     decode_classification,
     decode_counts,
@@ -16,7 +17,6 @@ from .errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from .inputs import Policy, Prepared, Row, Text, prepare
 from .model import Model
 from .results import Float32
-from .stats import Call, Recorder
 from .ticket import Ticket
 from .windows import Window
 
@@ -97,6 +97,7 @@ def answer(model: Model, request: Request) -> results.Result:
     Raise what fails the whole call, such as a full queue.
     """
     rows = _prepare(model, request)
+    request.record.ended(Phase.TOKENIZE)
     if request.call is Call.COUNT_TOKENS:
         return decode_counts(model, rows)
     outputs = _score(model, rows, request)
@@ -154,6 +155,9 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[Sequence[Flo
         model.batcher.execute(work, request.record.admitted)
     finally:
         request.record.runs = work.runs
+        if work.started:
+            request.record.ended(Phase.QUEUE, work.started)
+            request.record.ended(Phase.RUN)
     position = 0
     for index, row in enumerate(rows):
         if not isinstance(row, Prepared):

@@ -20,6 +20,7 @@ from libsemantic.engine.config import (
     Shorten,
     Task,
 )
+from libsemantic.engine.counters import Call
 from libsemantic.engine.errors import (
     BadArtifactError,
     InvalidArgumentError,
@@ -37,7 +38,6 @@ from libsemantic.engine.results import (
     TokenClassification,
     TokenCounts,
 )
-from libsemantic.engine.stats import Call
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 CopyGolden: TypeAlias = Callable[[str, Mapping[str, object]], Path]
