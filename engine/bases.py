@@ -37,7 +37,7 @@ class AdaptedRunner:
         """Keep ``updates`` by the names of the base's inputs; what is left out changes nothing."""
         self._base = base
         self._head = head
-        self._updates = as_values(updates)
+        self._updates = base.runner.keep(updates)
         self.inputs = {**base.runner.inputs, **(head.inputs if head is not None else {})}
         self.provider = base.runner.provider
 

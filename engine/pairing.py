@@ -10,7 +10,8 @@ larger model loses 3 %, and a second copy would be dear: it keeps one session.
 from collections.abc import Mapping
 
 from .batching import RunControl
-from .session import Device, Feeds, OrtModel, Output, Runner, Value, Values
+from .providers import CPU_PROVIDER, Device
+from .session import Feeds, OrtModel, Output, Runner, Value, Values
 
 _LARGE_BYTES = 256 << 20
 
@@ -25,10 +26,6 @@ class RunnerPair:
         self.inputs: Mapping[str, str] = wide.inputs
         self.provider = wide.provider
 
-    def require(self, device: Device) -> None:
-        """Refuse a device as ``Runner`` does."""
-        self._wide.require(device)
-
     def run(self, feeds: Feeds, control: RunControl) -> Output:
         """Run the graph as ``Runner`` does."""
         return self._of(control).run(feeds, control)
@@ -36,6 +33,10 @@ class RunnerPair:
     def run_values(self, values: Values, control: RunControl) -> Value:
         """Run the graph as ``Runner`` does."""
         return self._of(control).run_values(values, control)
+
+    def keep(self, arrays: Feeds) -> Values:
+        """Hand over arrays that many runs take, as ``Runner`` does; both take the same."""
+        return self._wide.keep(arrays)
 
     def _of(self, control: RunControl) -> Runner:
         return self._wide if control.alone else self._narrow
@@ -55,7 +56,7 @@ def open_runner(
     Twice, if runs of several threads could meet on the CPU and the weights are not large.
     """
     wide = Runner(graph, device, threads=threads, control=control)
-    meet = threads > 1 and runs > 1 and wide.provider == "CPUExecutionProvider"
+    meet = threads > 1 and runs > 1 and wide.provider == CPU_PROVIDER
     if not meet or weight_bytes > _LARGE_BYTES:
         return wide
     return RunnerPair(wide, Runner(graph, device, threads=1, control=control))

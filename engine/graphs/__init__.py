@@ -25,7 +25,15 @@ from .modernbert import build_modernbert
 from .qwen3 import build_qwen3
 from .roberta import build_roberta
 
-__all__ = ["FAMILIES", "Branches", "EmbeddingEnd", "Family", "Graph", "build_graph"]
+__all__ = [
+    "DEFAULT_BRANCHES",
+    "FAMILIES",
+    "Branches",
+    "EmbeddingEnd",
+    "Family",
+    "Graph",
+    "build_graph",
+]
 
 
 @dataclass(frozen=True, slots=True)

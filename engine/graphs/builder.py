@@ -30,9 +30,10 @@ class Branches:
 
     Up to ``whole`` the scores of attention are computed at once, and an answer is the same, to the
     last bits, whether or not its text is padded; longer texts are never padded by this library.
+    With None they are for all lengths, and the graph has no branches.
     """
 
-    whole: int = 512
+    whole: int | None = 512
 
 
 DEFAULT_BRANCHES: Final = Branches()
@@ -185,8 +186,9 @@ class GraphBuilder:
         """Return a constant float32 vector."""
         return self._constant(TensorProto.FLOAT, (len(values),), values)
 
-    def array(self, name: str, values: Float32) -> str:
-        """Write an array into the graph itself, under a name that no stored weight has."""
+    def array(self, values: Float32) -> str:
+        """Return a constant array, which is written into the graph."""
+        name = self._name("array")
         self._stored.write(name, values)
         return name
 

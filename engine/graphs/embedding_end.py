@@ -35,7 +35,7 @@ def end_embedding(builder: GraphBuilder, head: Head, end: EmbeddingEnd) -> Head:
     then the length that it had; a zero vector stays zero.
     """
     texts = _Texts(builder)
-    layers = [_written(builder, number, layer) for number, layer in enumerate(end.dense)]
+    layers = [_written(builder, layer) for layer in end.dense]
 
     def answer(states: str) -> str:
         chosen = [write(texts, states) for mode, write in _POOLINGS.items() if mode in end.pooling]
@@ -50,11 +50,11 @@ def end_embedding(builder: GraphBuilder, head: Head, end: EmbeddingEnd) -> Head:
     return replace(head, value=answer(head.value), name=_OUTPUT, shape=("batch", None))
 
 
-def _written(builder: GraphBuilder, number: int, layer: DenseLayer) -> Callable[[str], str]:
+def _written(builder: GraphBuilder, layer: DenseLayer) -> Callable[[str], str]:
     """Write the weights of a dense layer into the graph; return what applies it."""
-    operands = [builder.array(f"/dense_{number}/weight", layer.weight)]
+    operands = [builder.array(layer.weight)]
     if layer.bias is not None:
-        operands.append(builder.array(f"/dense_{number}/bias", layer.bias))
+        operands.append(builder.array(layer.bias))
     kind = _ACTIVATIONS.get(layer.activation)
 
     def apply(x: str) -> str:

@@ -6,8 +6,10 @@ from onnx import TensorProto, helper
 
 from libsemantic.engine.batching import RunControl
 from libsemantic.engine.pairing import RunnerPair, open_runner
-from libsemantic.engine.session import OrtModel, Runner, as_values, resolve_device
+from libsemantic.engine.providers import Device
+from libsemantic.engine.session import OrtModel, Runner, as_values
 
+CPU = Device("cpu", "cpu")
 FEEDS = {"input_ids": np.array([[1, 2]], np.int64)}
 
 
@@ -32,8 +34,7 @@ def control(*, alone: bool) -> RunControl:
 
 
 def test_a_run_that_is_alone_takes_the_wide_session() -> None:
-    device = resolve_device("cpu")
-    wide, narrow = (Runner(graph(factor), device, threads=1) for factor in (10.0, 3.0))
+    wide, narrow = (Runner(graph(factor), CPU, threads=1) for factor in (10.0, 3.0))
     pair = RunnerPair(wide, narrow)
     assert (pair.provider, pair.inputs) == (wide.provider, wide.inputs)
     for alone, wanted in ((True, [[10, 20]]), (False, [[3, 6]])):
@@ -51,7 +52,7 @@ def test_there_are_two_only_where_runs_of_several_threads_may_meet_and_weights_a
 ) -> None:
     found = open_runner(
         graph(2.0),
-        resolve_device("cpu"),
+        CPU,
         threads=threads,
         runs=runs,
         weight_bytes=mebibytes << 20,
