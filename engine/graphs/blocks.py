@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from ..errors import BadArtifactError, UnsupportedError
 from .builder import Attributes, GraphBuilder
-from .config_values import Size
+from .config_values import Size, read
 from .finished import FUSED
 
 # Added to the scores of padding. Far below any score, yet finite in bfloat16 too, where the
@@ -30,13 +30,18 @@ class Activation:
     gated: bool = False
 
 
+_GELU: Final = Activation("Gelu", {})
 _GELU_TANH: Final = Activation("Gelu", {"approximate": "tanh"})
-ACTIVATIONS: Final[Mapping[str, Activation]] = {
-    "gelu": Activation("Gelu", {}),
+_SILU: Final = Activation("Sigmoid", {}, gated=True)
+ACTIVATIONS: Final[Mapping[str, Activation]] = {  # by their names in transformers
+    "gelu": _GELU,
+    "gelu_fast": _GELU_TANH,
     "gelu_new": _GELU_TANH,
+    "gelu_python": _GELU,
     "gelu_pytorch_tanh": _GELU_TANH,
     "relu": Activation("Relu", {}),
-    "silu": Activation("Sigmoid", {}, gated=True),
+    "silu": _SILU,
+    "swish": _SILU,
     "tanh": Activation("Tanh", {}),
 }
 
@@ -52,12 +57,19 @@ def layer_norm(
     return builder.op("LayerNormalization", operands, {"axis": -1, "epsilon": epsilon})
 
 
-def activate(builder: GraphBuilder, x: str, name: str) -> str:
-    """Apply a row of ``ACTIVATIONS``; an unknown name is ``UnsupportedError``."""
+def read_activation(config: Mapping[str, object], key: str, default: str | None = None) -> str:
+    """Read the name of a row of ``ACTIVATIONS``; another one is ``UnsupportedError``."""
+    name = read(config, key, str, default)
     if name not in ACTIVATIONS:
         raise UnsupportedError(
-            f"activation {name!r} is not known; known are {', '.join(sorted(ACTIVATIONS))}"
+            f"config.json: {key!r} is {name!r:.60}, an activation that is not known; known are"
+            f" {', '.join(sorted(ACTIVATIONS))}"
         )
+    return name
+
+
+def activate(builder: GraphBuilder, x: str, name: str) -> str:
+    """Apply a row of ``ACTIVATIONS``."""
     row = ACTIVATIONS[name]
     y = builder.op(row.kind, [x], row.attributes)
     return builder.op("Mul", [x, y]) if row.gated else y

@@ -18,7 +18,14 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import activate, hide_padding, layer_norm, token_positions, two_way_attention
+from .blocks import (
+    activate,
+    hide_padding,
+    layer_norm,
+    read_activation,
+    token_positions,
+    two_way_attention,
+)
 from .builder import GraphBuilder
 from .config_values import Size, read, read_size
 from .finished import Head
@@ -44,6 +51,7 @@ _LAYERS = LayerNames(
     outer_norm="output.LayerNorm",
 )
 _CONTENT_TO_POSITION, _POSITION_TO_CONTENT = "c2p", "p2c"
+_DEFAULT_EPSILON = 1e-7
 _MOST_DISTANCE = 1 << 15  # a list of all distances lies in the graph
 
 
@@ -66,7 +74,9 @@ class _Distances:
 def build_deberta(builder: GraphBuilder, config: Mapping[str, object], task: Task) -> Head:
     """Write the encoder and the head of ``task``; inputs are ids, mask and token types."""
     types = read_size(config, "type_vocab_size") if config.get("type_vocab_size") else None
-    encoder = read_encoder(builder, config, "deberta", types, names=_LAYERS)
+    encoder = read_encoder(
+        builder, config, "deberta", types, names=_LAYERS, epsilon=_DEFAULT_EPSILON
+    )
     terms = _terms(config)
     x = _embed(builder, config, encoder)
     scale = 1 / math.sqrt(encoder.hidden.value / encoder.heads.value * (1 + len(terms)))
@@ -95,7 +105,7 @@ def build_deberta(builder: GraphBuilder, config: Mapping[str, object], task: Tas
         if number == 0 and read(config, "conv_kernel_size", int, 0) > 0:
             x = _convolve(builder, config, encoder, embedded, x)
     pooler = Classifier(
-        "pooler.dense", read(config, "pooler_hidden_act", str, "gelu"), "classifier"
+        "pooler.dense", read_activation(config, "pooler_hidden_act", "gelu"), "classifier"
     )
     return head(builder, config, task, encoder, x, pooler, encoder.positions.value)
 
@@ -189,7 +199,7 @@ def _convolve(
     edge = (kernel.value - 1) // 2
     y = op("Conv", [y, weight, bias], {"pads": (edge, edge), "group": groups})
     y = builder.fold(op("Transpose", [y], {"perm": (0, 2, 1)}), hidden)
-    y = activate(builder, y, read(config, "conv_act", str, "tanh"))
+    y = activate(builder, y, read_activation(config, "conv_act", "tanh"))
     return layer_norm(builder, op("Add", [x, y]), f"{name}.LayerNorm", hidden, encoder.epsilon)
 
 

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import TESTED_TOKENS, activate, first_token, layer_norm
+from .blocks import TESTED_TOKENS, activate, first_token, layer_norm, read_activation
 from .builder import GraphBuilder
 from .config_values import Size, read, read_number, read_size
 from .finished import Head
@@ -28,6 +28,8 @@ _THETAS: Final = {
     _SLIDING: Theta("local_rope_theta", 10_000.0),
 }
 _POOLINGS: Final = ("cls", "mean")
+_HALF: Final = 64  # how many tokens to each side a local layer sees
+_PERIOD: Final = 3  # the first of so many layers is full, unless layer_types says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     if task is not Task.EMBEDDING:
         biased = read(config, "classifier_bias", bool, False)
         x = builder.linear(x, "head.dense", hidden, hidden, biased=biased)
-        x = activate(builder, x, read(config, "classifier_activation", str, "gelu"))
+        x = activate(builder, x, read_activation(config, "classifier_activation", "gelu"))
         x = _norm(builder, encoder, x, "head.norm")
         x = builder.linear(x, "classifier", hidden, width)
     return Head(
@@ -95,7 +97,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         )
     depth = Size("hidden_size / num_attention_heads", hidden.value // heads.value)
     layers = read_size(config, "num_hidden_layers")
-    half = read_size({"local_attention": 128} | dict(config), "local_attention").value // 2
+    half = _read_half_window(config)
     check_layers(builder.weights, f"{prefix}layers", layers)
     thetas = dict(_THETAS)
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
@@ -110,7 +112,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         layer_types=_read_layer_types(config, layers),
         reaches={_FULL: EVERYTHING, _SLIDING: Reach(half, half)},
         rotary={kind: read_rotary(config, depth, thetas[kind], kind) for kind in _KINDS},
-        activation=read(config, "hidden_activation", str, "gelu"),
+        activation=read_activation(config, "hidden_activation", "gelu"),
         epsilon=_read_epsilon(config),
         attention_bias=read(config, "attention_bias", bool, False),
         mlp_bias=read(config, "mlp_bias", bool, False),
@@ -118,14 +120,31 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
     )
 
 
+def _read_half_window(config: Mapping[str, object]) -> int:
+    """Return how many tokens to each side a local layer sees.
+
+    transformers 5 calls it ``sliding_window``, and lets that win over ``local_attention``.
+    """
+    if config.get("local_attention") is None:
+        return read_size({"sliding_window": _HALF} | dict(config), "sliding_window").value
+    local = read_size(config, "local_attention").value
+    half = read(config, "sliding_window", int, local // 2)
+    if half != local // 2:
+        raise BadArtifactError(
+            f"config.json: 'sliding_window' is {half}, not half of 'local_attention' {local};"
+            f" correct one"
+        )
+    return half
+
+
 def _read_layer_types(config: Mapping[str, object], layers: Size) -> tuple[str, ...]:
     """Return the kind of each layer, from a list or from the period of the full ones."""
-    period = read(config, "global_attn_every_n_layers", int, 0)
-    if period < 0:
+    period = read(config, "global_attn_every_n_layers", int, _PERIOD)
+    if period < 1:
         raise BadArtifactError(
             f"config.json: 'global_attn_every_n_layers' is {period}, not positive; correct it"
         )
-    by_period = [_SLIDING if layer % (period or 3) else _FULL for layer in range(layers.value)]
+    by_period = [_SLIDING if layer % period else _FULL for layer in range(layers.value)]
     listed = read(config, "layer_types", list, by_period)
     for kind in listed:
         if kind not in _KINDS:
@@ -137,7 +156,7 @@ def _read_layer_types(config: Mapping[str, object], layers: Size) -> tuple[str, 
             f"config.json: 'layer_types' lists {len(listed)} layers, 'num_hidden_layers' is"
             f" {layers.value}; correct one"
         )
-    if period and listed != by_period:
+    if config.get("global_attn_every_n_layers") is not None and listed != by_period:
         raise BadArtifactError(
             f"config.json: 'layer_types' and 'global_attn_every_n_layers' {period} disagree about"
             f" which layers see the whole text; correct one"

@@ -11,13 +11,20 @@ from typing import Final
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import activate, first_token, hide_padding, layer_norm, two_way_attention
+from .blocks import (
+    activate,
+    first_token,
+    hide_padding,
+    layer_norm,
+    read_activation,
+    two_way_attention,
+)
 from .builder import GraphBuilder
 from .config_values import Size, read, read_size
 from .finished import Head
 from .stored import check_layers, read_labels
 
-_DEFAULT_EPSILON: Final = 1e-12  # transformers' default; old checkpoints do not state it
+_DEFAULT_EPSILON: Final = 1e-12  # of transformers in most families; old checkpoints state none
 
 # Turns a layer's name and its folded query, key and value into what was attended, folded.
 Attend = Callable[[str, str, str, str], str]
@@ -101,8 +108,11 @@ def read_encoder(
     *,
     names: LayerNames = BERT_LAYERS,
     keys: Keys = Keys(),
+    epsilon: float = _DEFAULT_EPSILON,
 ) -> Encoder:
     """Read config.json; ``name`` is the prefix that the weights have where they have one.
+
+    ``epsilon`` is the family's own where the file does not say.
 
     Raises ``UnsupportedError`` for decoders and relative positions of BERT's kind, and
     ``BadArtifactError`` for keys that are missing, ill-typed or contradict the weights.
@@ -116,7 +126,7 @@ def read_encoder(
     for key in ("is_decoder", "add_cross_attention"):
         if read(config, key, bool, False):
             raise UnsupportedError(f"config.json: {key} is true; only encoders are supported")
-    epsilon = read(config, keys.epsilon, float, _DEFAULT_EPSILON)
+    epsilon = read(config, keys.epsilon, float, epsilon)
     if not 0.0 < epsilon < 1.0:
         raise BadArtifactError(
             f"config.json: {keys.epsilon!r} is {epsilon}, not between 0 and 1; correct it"
@@ -134,7 +144,7 @@ def read_encoder(
         inner=read_size(config, keys.inner),
         heads=read_size(config, keys.heads),
         layers=read_size(config, keys.layers),
-        activation=read(config, keys.activation, str),
+        activation=read_activation(config, keys.activation),
         epsilon=epsilon,
     )
     check_layers(builder.weights, f"{encoder.prefix}{names.layers}", encoder.layers)

@@ -1,7 +1,6 @@
 package semantic
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -30,17 +29,4 @@ func SetLogger(l *slog.Logger) error {
 	}
 	logger.Store(l)
 	return nil
-}
-
-var slogLevels = map[LogLevel]slog.Level{
-	LogError:   slog.LevelError,
-	LogWarning: slog.LevelWarn,
-	LogInfo:    slog.LevelInfo,
-	LogDebug:   slog.LevelDebug,
-}
-
-func writeLog(level LogLevel, message string) {
-	if l := logger.Load(); l != nil {
-		l.Log(context.Background(), slogLevels[level], message)
-	}
 }

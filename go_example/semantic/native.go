@@ -12,6 +12,8 @@ void semanticGoLog(void *user, semantic_log_level level, char *message, size_t l
 import "C"
 
 import (
+	"context"
+	"log/slog"
 	"math"
 	"runtime"
 	"slices"
@@ -658,9 +660,19 @@ func nativeCancel(key uint64) error {
 
 // ---- Log --------------------------------------------------------------------
 
+var slogLevels = map[LogLevel]slog.Level{
+	LogError:   slog.LevelError,
+	LogWarning: slog.LevelWarn,
+	LogInfo:    slog.LevelInfo,
+	LogDebug:   slog.LevelDebug,
+}
+
 //export semanticGoLog
 func semanticGoLog(_ unsafe.Pointer, level C.semantic_log_level, message *C.char, length C.size_t) {
-	writeLog(LogLevel(level), C.GoStringN(message, C.int(length)))
+	if l := logger.Load(); l != nil {
+		text := C.GoStringN(message, C.int(length))
+		l.Log(context.Background(), slogLevels[LogLevel(level)], text)
+	}
 }
 
 func nativeSetLogger(set bool) error {
