@@ -156,6 +156,7 @@ format: $(VENV_STAMP) ## format Python, Go and C
 .PHONY: bench
 bench: bench-programs ## measure speed and memory, compare with other libraries (40 minutes)
 	$(PY) bench/bench.py $(BENCH_ARGS)
+	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
 	$(PY) bench/peers.py $(PEERS_ARGS)

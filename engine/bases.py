@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .adaptation import HIDDEN_STATE
 from .batching import RunControl
+from .pairing import RunnerPair
 from .results import Float32
 from .session import Feeds, Output, Runner, as_values
 
@@ -20,7 +21,7 @@ class Base:
     """
 
     folder: Path
-    runner: Runner
+    runner: Runner | RunnerPair
     linears: frozenset[str]
     weight_bytes: int
     grown_bytes: int

@@ -1,6 +1,6 @@
 """A loaded model: everything a call needs, complete once it exists."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,7 +10,7 @@ import numpy as np
 
 from .artifacts import ModelSpec, read_artifact
 from .bases import Base
-from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
+from .batching import Batcher, Limits, RunControl, RunStoppedError, RunsUnderWay, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
     LoadOptions,
@@ -19,6 +19,7 @@ from .config import (
     Task,
     available_cpus,
 )
+from .dense import DenseLayer, load_dense
 from .devices import find_devices, require_working
 from .entities import LabelScheme, label_scheme
 from .errors import (
@@ -31,16 +32,15 @@ from .errors import (
 )
 from .info import describe
 from .memory import resident_bytes
-from .opening import OpenGraph, Running, open_graph, open_runner
+from .opening import OpenGraph, Running, open_graph, open_model
 from .postprocess import Pool, pooling, require_finite
 from .providers import Device
-from .results import Float32, ModelInfo
+from .results import ModelInfo
 from .session import Session
 from .sharing import Shelf, file_identity
 from .ticket import FOREVER, Ticket
 from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
 from .watchdog import Watchdog
-from .weights import Tensor, load_array, read_weights
 from .windows import plan_windows
 
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
@@ -49,18 +49,10 @@ _DEFAULT_QUEUE_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DenseLayer:
-    """``activation(x @ weight.T + bias)``: weight float32[out, in], bias float32[out] or None."""
-
-    weight: Float32
-    bias: Float32 | None
-    activation: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """One loaded model of one generation; immutable, used by many threads.
 
+    ``pools``: its graph answers with vectors (``graphs.embedding_end``), and ``pool`` is None.
     It may share its tokenizer and its base with others. ``vocab_size``: rows of its embeddings, 0
     for unknown. ``own_bytes``: what resident memory grew by while it was loaded, without both.
     """
@@ -72,6 +64,7 @@ class Model:
     vocab_size: int
     batcher: Batcher
     scheme: LabelScheme | None
+    pools: bool
     pool: Pool | None
     dense: tuple[DenseLayer, ...]
     info: ModelInfo
@@ -94,6 +87,7 @@ class Shelves:
 
     tokenizers: Shelf[HeldTokenizer] = field(default_factory=Shelf)
     bases: Shelf[Base] = field(default_factory=Shelf)
+    runs: RunsUnderWay = field(default_factory=RunsUnderWay)
 
 
 def load_model(
@@ -123,16 +117,14 @@ def load_model(
                 raise
             passed_over.append(f"device auto passed over {device.place}: {error.message}")
     spec, opened, tokenizer = found.spec, found.graph, found.held.tokenizer
-    row = device.provider
-    cpus = available_cpus()
+    row, dense = device.provider, found.dense
     limits = Limits(
-        parallel_runs=options.parallel_runs or runtime.parallel_runs or row.parallel_runs or cpus,
+        parallel_runs=_parallel_runs(options, runtime, device),
         batch_rows=options.max_batch_rows or row.batch_rows,
         batch_tokens=options.max_batch_tokens or row.batch_tokens,
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
         queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
     )
-    dense = tuple(_load_dense(spec))
     dimension = 0
     if spec.task is Task.EMBEDDING:
         dimension = dense[-1].weight.shape[0] if dense else found.width * max(1, len(spec.pooling))
@@ -165,9 +157,10 @@ def load_model(
         held=found.held,
         base=found.running.base,
         vocab_size=opened.vocab_size,
-        batcher=Batcher(found.session.run, limits, watchdog),
+        batcher=Batcher(found.session.run, limits, watchdog, shelves.runs),
         scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
-        pool=pooling(spec.pooling) if spec.pooling else None,
+        pools=opened.pools,
+        pool=pooling(spec.pooling) if spec.pooling and not opened.pools else None,
         dense=dense,
         info=info,
         own_bytes=max(0, grown_bytes - found.tokenizer_grown),
@@ -188,6 +181,7 @@ class _Opened:
     """A model open on a device, tried with a first text."""
 
     spec: ModelSpec
+    dense: tuple[DenseLayer, ...]
     graph: OpenGraph
     held: HeldTokenizer
     tokenizer_grown: int
@@ -220,7 +214,8 @@ def _open(
         base_path=options.base_path,
     )
     ticket.check()
-    opened = open_graph(spec, device, options.adapter_mode)
+    dense = load_dense(spec)
+    opened = open_graph(spec, dense, device, options.adapter_mode)
     max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)
     ticket.check()
     tokenizer_before = resident_bytes()
@@ -238,11 +233,12 @@ def _open(
             f"{_MAX_THREADS}"
         )
     with _stopped_by(ticket, watchdog) as control:
-        running = open_runner(
+        running = open_model(
             spec,
             opened,
             device,
             threads=threads,
+            runs=_parallel_runs(options, runtime, device),
             bases=shelves.bases,
             control=control,
             ticket=ticket,
@@ -253,6 +249,7 @@ def _open(
             width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
     return _Opened(
         spec,
+        dense,
         opened,
         held,
         tokenizer_grown,
@@ -262,6 +259,11 @@ def _open(
         max_tokens,
         position_limit,
     )
+
+
+def _parallel_runs(options: LoadOptions, runtime: RuntimeOptions, device: Device) -> int:
+    asked = options.parallel_runs or runtime.parallel_runs
+    return asked or device.provider.parallel_runs or available_cpus()
 
 
 def _precision(spec: ModelSpec, device: Device) -> str:
@@ -381,7 +383,7 @@ def _self_test(
     rank = {
         Task.SEQUENCE_CLASSIFICATION: (1,),
         Task.TOKEN_CLASSIFICATION: (2,),
-        Task.EMBEDDING: (2,) if spec.pooling else (1,),
+        Task.EMBEDDING: (2,) if spec.pooling and not opened.pools else (1,),
     }[spec.task]
     if output.ndim not in rank:
         raise BadArtifactError(
@@ -389,7 +391,7 @@ def _self_test(
             f"{spec.task.name} needs rank {rank[0] + 1}; check the task"
         )
     require_finite(output)
-    width = int(output.shape[-1])
+    width = opened.width if opened.pools else int(output.shape[-1])
     if spec.labels is not None:
         spec.labels.require_width(width, f"output {opened.model.output!r}")
     elif spec.hidden_size and spec.pooling and width != spec.hidden_size:
@@ -398,31 +400,3 @@ def _self_test(
             f"{spec.hidden_size}; use the files of one model"
         )
     return width
-
-
-def _load_dense(spec: ModelSpec) -> Sequence[DenseLayer]:
-    layers = []
-    for dense in spec.dense:
-        tensors = read_weights(dense.weights.parent)
-        weight = _dense_tensor(
-            tensors, dense.weights, "linear.weight", (dense.out_features, dense.in_features)
-        )
-        bias = (
-            _dense_tensor(tensors, dense.weights, "linear.bias", (dense.out_features,))
-            if dense.bias
-            else None
-        )
-        layers.append(DenseLayer(weight, bias, dense.activation))
-    return layers
-
-
-def _dense_tensor(
-    tensors: dict[str, Tensor], path: Path, name: str, shape: tuple[int, ...]
-) -> Float32:
-    tensor = tensors.get(name)
-    if tensor is None or tensor.shape != shape:
-        found = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
-        raise BadArtifactError(
-            f"{path}: {name} is {found}, config.json says {list(shape)}; fetch the folder again"
-        )
-    return load_array(tensor)

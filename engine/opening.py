@@ -11,9 +11,11 @@ from .artifacts import ModelSpec
 from .bases import AdaptedRunner, Base
 from .batching import RunControl
 from .config import AdapterMode, Precision, Task
+from .dense import DenseLayer
 from .errors import InvalidArgumentError, UnsupportedError
 from .memory import resident_bytes
-from .providers import Device
+from .pairing import open_runner
+from .providers import CPU_PROVIDER, Device
 from .results import Float32
 from .session import OrtModel, OrtPart, Runner, Runs
 from .sharing import Shelf, file_identity
@@ -21,7 +23,7 @@ from .ticket import Ticket
 from .weights import read_weights
 
 if TYPE_CHECKING:  # it imports onnx, which only a load needs
-    from .graphs import Branches, Graph
+    from .graphs import Branches, EmbeddingEnd, Graph
 
 # Names of dtypes in safetensors, as the ONNX side spells them.
 _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
@@ -31,7 +33,8 @@ _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 class OpenGraph:
     """A graph as ONNX Runtime takes it, and what its file says of it.
 
-    Where ``shared`` is not None the graph is only the head, and that is the rest.
+    ``pools``: its output are vectors of texts (``graphs.embedding_end``). Where ``shared`` is not
+    None the graph is only the head, and that is the rest.
     """
 
     model: OrtModel
@@ -40,10 +43,13 @@ class OpenGraph:
     position_limit: int
     type_vocab_size: int
     dtype: str
+    pools: bool = False
     shared: AdaptedWeights | None = None
 
 
-def open_graph(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
+def open_graph(
+    spec: ModelSpec, dense: tuple[DenseLayer, ...], device: Device, mode: AdapterMode
+) -> OpenGraph:
     """Read the ONNX file, or build the graph of safetensors as a device takes it.
 
     Nothing is opened on the device yet.
@@ -70,6 +76,7 @@ def open_graph(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
 
     if spec.adapter is None:
         weights = read_weights(spec.model_folder)
+        end = _end(spec, dense, device)
         graph = build_graph(
             spec.config,
             spec.task,
@@ -77,14 +84,15 @@ def open_graph(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
             fused=device.provider.fused,
             branches=_branches(device),
             exits=_exits(spec),
+            end=end,
         )
-        return _opened(_rounded(graph, device))
+        return _opened(_rounded(graph, device), pools=end is not None)
     if mode is not AdapterMode.MERGED and not device.provider.shares_bases:
         raise UnsupportedError(
             f"{device.place} cannot run several adapters on one base; load {spec.folder} with "
             "adapter_mode MERGED, or on cpu"
         )
-    return _open_adapter(spec, device, mode)
+    return _open_adapter(spec, dense, device, mode)
 
 
 def _open_file(spec: ModelSpec) -> OpenGraph:
@@ -113,7 +121,9 @@ def _open_file(spec: ModelSpec) -> OpenGraph:
     )
 
 
-def _open_adapter(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGraph:
+def _open_adapter(
+    spec: ModelSpec, dense: tuple[DenseLayer, ...], device: Device, mode: AdapterMode
+) -> OpenGraph:
     """Build the whole model, or its head, with an adapter; compare the adapter with its base."""
     from .graphs import FAMILIES, build_graph
 
@@ -128,18 +138,32 @@ def _open_adapter(spec: ModelSpec, device: Device, mode: AdapterMode) -> OpenGra
     unused = tuple(pattern for patterns in family.ignorable.values() for pattern in patterns)
     part = Part.WHOLE if mode is AdapterMode.MERGED else Part.HEAD
     adaptation = weights.adaptation(part, unused)
-    exits = _exits(spec) if part is Part.WHOLE else ()
+    whole = part is Part.WHOLE
+    end = _end(spec, dense, device) if whole else None
     graph = build_graph(
         spec.config,
         spec.task,
         weights.weights,
         fused=device.provider.fused,
         branches=_branches(device),
-        exits=exits,
+        exits=_exits(spec) if whole else (),
         adaptation=adaptation,
+        end=end,
     )
     weights.check(graph)
-    return _opened(_rounded(graph, device), weights if part is Part.HEAD else None)
+    rounded = _rounded(graph, device)
+    return _opened(rounded, None if whole else weights, pools=end is not None)
+
+
+def _end(spec: ModelSpec, dense: tuple[DenseLayer, ...], device: Device) -> "EmbeddingEnd | None":
+    """Return what makes vectors of token states on the CPU; None for other tasks.
+
+    Other devices may compute in less than float32, which would round the vectors too.
+    """
+    from .graphs import EmbeddingEnd
+
+    on_cpu = device.provider.name == CPU_PROVIDER
+    return EmbeddingEnd(spec.pooling, dense) if spec.pooling and on_cpu else None
 
 
 def _rounded(graph: "Graph", device: Device) -> "Graph":
@@ -163,7 +187,9 @@ def _exits(spec: ModelSpec) -> tuple[int, ...]:
     return spec.layers if FAMILIES[spec.family].exits else ()
 
 
-def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
+def _opened(
+    graph: "Graph", shared: AdaptedWeights | None = None, *, pools: bool = False
+) -> OpenGraph:
     model = _as_model(graph)
     dtype = "+".join(_DTYPES[each] for each in graph.dtype.split("+"))
     return OpenGraph(
@@ -173,6 +199,7 @@ def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
         graph.position_limit,
         graph.type_vocab_size,
         dtype,
+        pools,
         shared,
     )
 
@@ -196,28 +223,39 @@ class Running:
     base_grown_bytes: int
 
 
-def open_runner(
+def open_model(
     spec: ModelSpec,
     opened: OpenGraph,
     device: Device,
     *,
     threads: int,
+    runs: int,
     bases: Shelf[Base],
     control: RunControl,
     ticket: Ticket,
 ) -> Running:
     """Open the graph on a device; the base of an adapter only if no other adapter has it open.
 
+    ``threads`` of one run, ``runs`` at a time.
+
     Raise as ``Runner`` does, DeadlineError while another load opens the same base.
     """
     weights = opened.shared
     if weights is None:
-        return Running(Runner(opened.model, device, threads=threads, control=control), None, 0)
+        runner = open_runner(
+            opened.model,
+            device,
+            threads=threads,
+            runs=runs,
+            weight_bytes=spec.weight_bytes,
+            control=control,
+        )
+        return Running(runner, None, 0)
     before = resident_bytes()
     identities = tuple(map(file_identity, spec.base_files))
-    computing = device.place, device.precision, device.arena_bytes, threads
+    computing = device.place, device.precision, device.arena_bytes, threads, runs > 1
     key = (spec.model_folder, identities, computing)
-    make = partial(_open_base, spec, weights, device, threads, control)
+    make = partial(_open_base, spec, weights, device, threads, runs, control)
     base = bases.share(key, make, ticket)
     base_grown = max(0, resident_bytes() - before)
     head = None
@@ -229,7 +267,12 @@ def open_runner(
 
 
 def _open_base(
-    spec: ModelSpec, weights: AdaptedWeights, device: Device, threads: int, control: RunControl
+    spec: ModelSpec,
+    weights: AdaptedWeights,
+    device: Device,
+    threads: int,
+    runs: int,
+    control: RunControl,
 ) -> Base:
     from .graphs import build_graph
 
@@ -244,8 +287,14 @@ def _open_base(
         branches=_branches(device),
         adaptation=encoder,
     )
-    model = _as_model(_rounded(graph, device))
-    runner = Runner(model, device, threads=threads, control=control)
+    runner = open_runner(
+        _as_model(_rounded(graph, device)),
+        device,
+        threads=threads,
+        runs=runs,
+        weight_bytes=spec.base_bytes,
+        control=control,
+    )
     return Base(
         folder=spec.model_folder,
         runner=runner,

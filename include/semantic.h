@@ -160,7 +160,8 @@ typedef struct semantic_init_options {
                                  products and attention of a model run there, or the load is
                                  DEVICE_UNAVAILABLE with the reason */
     const char *environment;  /* folder of the Python environment; fixed once Python runs */
-    int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process */
+    int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process. Where runs
+                                 meet, models of up to 256 MiB use one thread each */
     int32_t parallel_runs;    /* runs at a time per model; default: the CPUs of the process */
     int64_t queue_rows;       /* waiting rows per model (a long text counts once per window);
                                  default 65,536 */

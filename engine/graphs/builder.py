@@ -8,7 +8,7 @@ outputs unfold it to ``[batch, tokens, ...]``. Values are passed by their names 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
@@ -146,6 +146,10 @@ class GraphBuilder:
         written before it, but for values that depend on the inputs alone.
         """
         self._exits.append(Exit(layer, hidden, answer))
+
+    def end_exits(self, write: Callable[[str], str]) -> None:
+        """Let runs that leave early answer with what ``write`` makes of their answers."""
+        self._exits = [replace(each, answer=write(each.answer)) for each in self._exits]
 
     def _part(self, name: str, write: Callable[[], str]) -> GraphProto:
         """Write a float32 value into a graph of its own."""
