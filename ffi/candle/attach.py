@@ -8,7 +8,16 @@ from libsemantic.engine.registry import Registry
 
 from ..codecs import FFI, Lib
 from ..native import Entry, as_semantic_error
-from . import batches, classifying, finding, grounding, loading, variants
+from . import (
+    batches,
+    classifying,
+    finding,
+    grounding,
+    loading,
+    similarity,
+    validating,
+    variants,
+)
 from .answers import Answer, Interned, Memory, answer_for
 from .arguments import Arguments
 from .context import Context
@@ -20,10 +29,12 @@ FAILED = 1
 
 Verb = Callable[..., object]
 
+_MODULES = (
+    *(batches, classifying, finding, grounding, loading, similarity, validating),
+    variants,
+)
 VERBS: Mapping[str, Verb] = {
-    name: verb
-    for module in (batches, classifying, finding, grounding, loading, variants)
-    for name, verb in module.VERBS.items()
+    name: verb for module in _MODULES for name, verb in module.VERBS.items()
 }
 
 
@@ -39,7 +50,7 @@ def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:
 
 def _entry(ffi: FFI, lib: Lib, memory: Memory, context: Context) -> Entry:
     row = context.row
-    verb = VERBS.get(row.verb, loading.unsupported)
+    verb = VERBS[row.verb]
     arguments = Arguments(ffi, verb)
     declared = ffi.typeof(getattr(lib, PREFIX + row.function))
     inputs = len(declared.args)

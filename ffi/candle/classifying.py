@@ -10,7 +10,7 @@ from .context import Context
 
 
 class Classified(NamedTuple):
-    """The winning class; ``label`` is the address of its name, ``probabilities`` float32[labels]."""
+    """The winning class; ``label`` is the address of its name, ``probabilities`` float32[n]."""
 
     predicted_class: int
     confidence: float
