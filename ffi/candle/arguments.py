@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NewType, get_type_hints
+from typing import Any, NamedTuple, NewType, get_type_hints
 
 from libsemantic.engine.config import MAX_ROWS
 from libsemantic.engine.errors import InvalidArgumentError
@@ -13,8 +13,6 @@ from ..codecs import FFI, CData, decode_name
 Text = NewType("Text", bytes)
 # An array of texts and their number: two C arguments.
 Texts = NewType("Texts", list[bytes])
-# The same, where NULL is an answer of its own, which is None.
-OptionalText = NewType("OptionalText", bytes | None)
 # UTF-8 that must be there: a path or a name.
 Name = NewType("Name", str)
 # UTF-8 that may be NULL or empty, which is "" then.
@@ -23,6 +21,12 @@ OptionalName = NewType("OptionalName", str)
 OptionalNames = NewType("OptionalNames", list[str])
 # A pointer as it is; the verb reads it.
 Pointer = NewType("Pointer", object)
+
+
+class OptionalText(NamedTuple):
+    """A text, or None for NULL where that has an answer of its own."""
+
+    data: bytes | None
 
 
 class OptionalTexts:
@@ -92,8 +96,8 @@ class Arguments:
         text: bytes = self._ffi.string(pointer)
         return text
 
-    def _optional_text(self, arguments: Sequence[Any], place: int, name: str) -> bytes | None:
-        return self._text(arguments, place, name) if arguments[place] else None
+    def _optional_text(self, arguments: Sequence[Any], place: int, name: str) -> OptionalText:
+        return OptionalText(self._text(arguments, place, name) if arguments[place] else None)
 
     def _optional_texts(self, arguments: Sequence[Any], place: int, name: str) -> OptionalTexts:
         del name

@@ -1,6 +1,6 @@
 """Bind the verbs to the functions of the table, once, when Python starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from libsemantic.engine.errors import InternalError, InvalidArgumentError
@@ -20,14 +20,12 @@ from . import (
 )
 from .answers import Answer, Interned, Memory, answer_for
 from .arguments import Arguments
-from .context import Context
+from .context import Context, Verb
 from .slots import Slots
 from .table import FREE, PLAIN, ROWS, Row, Slot
 
 PREFIX = "py_candle_"
 FAILED = 1
-
-Verb = Callable[..., object]
 
 _MODULES = (
     *(batches, classifying, finding, grounding, loading, similarity, validating),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from libsemantic.engine.results import Float32
 
 from .arguments import Text
-from .context import Context
+from .context import Context, Verb
 
 
 class Classified(NamedTuple):
@@ -35,4 +35,4 @@ def classify(context: Context, text: Text) -> Classified:
     )
 
 
-VERBS: Mapping[str, object] = {"classify": classify}
+VERBS: Mapping[str, Verb] = {"classify": classify}

@@ -1,6 +1,7 @@
 """Verbs of the similarity model: vectors, cosines and tokens of texts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ from libsemantic.engine.config import LongText, Normalize, RunOptions
 from libsemantic.engine.results import Embedding, Float32, Int64
 
 from .arguments import OptionalName, Text, Texts
-from .context import Context
+from .context import Context, Verb
 from .slots import require_all
 
 _DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -26,7 +27,8 @@ class Vector(NamedTuple):
     processing_time_ms: float = 0.0
 
 
-class Match(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Match:
     """The best of several candidates."""
 
     index: int
@@ -105,7 +107,7 @@ def _limit(context: Context, handle: int, max_length: int) -> int:
     return asked if asked < context.slots.registry.info(handle).max_tokens else 0
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (load_similarity, embed_text, compare_texts, find_most_similar, tokenize)
 }

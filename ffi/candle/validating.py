@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from .arguments import OptionalText, OptionalTexts
-from .context import Context
+from .context import Context, Verb
 
 _TRADITIONAL, _LORA = 0, 1
 _MOST_BYTES = 10_000
@@ -64,7 +64,7 @@ def _unknown_path_type(path_type: int) -> Verdict:
 def validate_text(context: Context, text: OptionalText, path_type: int) -> Verdict:
     """Check a text: 1 to 10,000 bytes of UTF-8, and the rule of its path type."""
     del context
-    return _judge_text(text, path_type)
+    return _judge_text(text.data, path_type)
 
 
 def _judge_text(text: bytes | None, path_type: int) -> Verdict:
@@ -130,18 +130,19 @@ def validate_batch(context: Context, texts: OptionalTexts, path_type: int) -> Ve
 def validate_path(context: Context, path: OptionalText, path_type: int) -> Verdict:
     """Check a model path: 1 to 1,000 bytes of UTF-8, with a word that its path type asks for."""
     del context
-    if path is None:
+    data = path.data
+    if data is None:
         return _refused(Code.NULL_POINTER, "the path is NULL", "pass the folder of a model")
     try:
-        decoded = path.decode()
+        decoded = data.decode()
     except UnicodeDecodeError as error:
         return _refused(
             Code.INVALID_STRING, f"the path is not UTF-8 at byte {error.start}", "pass UTF-8"
         )
-    if not 0 < len(path) <= _MOST_PATH_BYTES:
+    if not 0 < len(data) <= _MOST_PATH_BYTES:
         return _refused(
             Code.INVALID_MODEL_PATH,
-            f"the path has {len(path)} bytes",
+            f"the path has {len(data)} bytes",
             f"pass 1 to {_MOST_PATH_BYTES} bytes",
         )
     words = _PATH_WORDS.get(path_type)
@@ -183,7 +184,7 @@ def validate_memory(context: Context, size: int, alignment: int) -> Verdict:
     return _VALID
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (
         validate_text,
