@@ -178,10 +178,9 @@ def test_the_number_of_classes(
 
 def test_three_classifiers_are_loaded_all_or_none(context: Callable[[str], Context]) -> None:
     def load(*names: str) -> bool:
-        paths = (Name(str(GOLDEN / name)) for name in names)
-        return batches.load_lora(
-            context("init_lora_unified_classifier"), *paths, Name("bert"), True
-        )
+        first, second, third = (Name(str(GOLDEN / name)) for name in names)
+        where = context("init_lora_unified_classifier")
+        return batches.load_lora(where, first, second, third, Name("bert"), True)
 
     registry = context("init_lora_unified_classifier").slots.registry
     with pytest.raises(NotFoundError, match="no-model"):
@@ -394,8 +393,11 @@ def test_labels_that_say_that_there_is_no_threat(label: str, harmless: bool) -> 
 
 
 def test_a_batch_answers_as_its_texts_alone(context: Callable[[str], Context]) -> None:
-    paths = (Name(str(GOLDEN / name)) for name in ("bert-seq", "bert-token", "electra-seq"))
-    batches.load_lora(context("init_lora_unified_classifier"), *paths, Name(""), True)
+    intent, pii, security = (
+        Name(str(GOLDEN / name)) for name in ("bert-seq", "bert-token", "electra-seq")
+    )
+    loader = context("init_lora_unified_classifier")
+    batches.load_lora(loader, intent, pii, security, Name(""), True)
     where = context("classify_batch_with_lora")
     texts = Texts([TEXT, b"", b"What is the derivative of x squared?"])
     batch = batches.classify_batch(where, texts)
