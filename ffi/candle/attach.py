@@ -8,10 +8,20 @@ from libsemantic.engine.registry import Registry
 
 from ..codecs import FFI, Lib
 from ..native import Entry, as_semantic_error
-from . import batches, classifying, finding, grounding, loading, variants
+from . import (
+    batches,
+    classifying,
+    embedding,
+    finding,
+    grounding,
+    loading,
+    selecting,
+    variants,
+)
 from .answers import Answer, Interned, Memory, answer_for
 from .arguments import Arguments
 from .context import Context
+from .selectors import Selectors
 from .slots import Slots
 from .table import FREE, PLAIN, ROWS, Row, Slot
 
@@ -22,16 +32,26 @@ Verb = Callable[..., object]
 
 VERBS: Mapping[str, Verb] = {
     name: verb
-    for module in (batches, classifying, finding, grounding, loading, variants)
+    for module in (
+        batches,
+        classifying,
+        embedding,
+        finding,
+        grounding,
+        loading,
+        selecting,
+        variants,
+    )
     for name, verb in module.VERBS.items()
 }
 
 
 def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:
     """Return the Python side of each function that Python answers, by its C name."""
-    memory, labels, slots = Memory(ffi, lib), Interned(ffi), Slots(registry)
+    memory = Memory(ffi, lib)
+    labels, slots, selectors = Interned(ffi), Slots(registry), Selectors()
     return {
-        PREFIX + row.function: _entry(ffi, lib, memory, Context(row, slots, labels))
+        PREFIX + row.function: _entry(ffi, lib, memory, Context(row, slots, labels, selectors))
         for row in ROWS
         if row.verb not in (FREE, PLAIN)
     }
@@ -40,13 +60,13 @@ def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:
 def _entry(ffi: FFI, lib: Lib, memory: Memory, context: Context) -> Entry:
     row = context.row
     verb = VERBS.get(row.verb, loading.unsupported)
-    arguments = Arguments(ffi, verb)
     declared = ffi.typeof(getattr(lib, PREFIX + row.function))
     inputs = len(declared.args)
     answer: Answer | None = None
     if row.failure != "":
         inputs -= 1
         answer = answer_for(ffi, memory, declared.args[-1])
+    arguments = Arguments(ffi, verb, inputs)
     if arguments.count != inputs and not arguments.variadic:
         raise InternalError(
             f"{row.function} has {inputs} arguments, verb {row.verb} reads {arguments.count}"

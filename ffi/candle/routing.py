@@ -45,9 +45,9 @@ def named(name: str, allowed: Collection[EmbeddingModel] = tuple(EmbeddingModel)
     return model
 
 
-def count_words(text: str) -> int:
-    """Count the parts of a text between white space."""
-    return len(text.split())
+def count_words(text: bytes) -> int:
+    """Count the parts of a UTF-8 text between white space."""
+    return len(text.decode("utf-8", "replace").split())
 
 
 def choose(
