@@ -1,6 +1,6 @@
 """Bind the verbs to the functions of the table, once, when Python starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from libsemantic.engine.errors import InternalError, InvalidArgumentError
@@ -16,11 +16,13 @@ from . import (
     grounding,
     loading,
     selecting,
+    similarity,
+    validating,
     variants,
 )
 from .answers import Answer, Interned, Memory, answer_for
 from .arguments import Arguments
-from .context import Context
+from .context import Context, Verb
 from .selectors import Selectors
 from .slots import Slots
 from .table import FREE, PLAIN, ROWS, Row, Slot
@@ -28,21 +30,12 @@ from .table import FREE, PLAIN, ROWS, Row, Slot
 PREFIX = "py_candle_"
 FAILED = 1
 
-Verb = Callable[..., object]
-
+_MODULES = (
+    *(batches, classifying, embedding, finding, grounding, loading, selecting, similarity),
+    *(validating, variants),
+)
 VERBS: Mapping[str, Verb] = {
-    name: verb
-    for module in (
-        batches,
-        classifying,
-        embedding,
-        finding,
-        grounding,
-        loading,
-        selecting,
-        variants,
-    )
-    for name, verb in module.VERBS.items()
+    name: verb for module in _MODULES for name, verb in module.VERBS.items()
 }
 
 
@@ -59,7 +52,7 @@ def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:
 
 def _entry(ffi: FFI, lib: Lib, memory: Memory, context: Context) -> Entry:
     row = context.row
-    verb = VERBS.get(row.verb, loading.unsupported)
+    verb = VERBS[row.verb]
     declared = ffi.typeof(getattr(lib, PREFIX + row.function))
     inputs = len(declared.args)
     answer: Answer | None = None

@@ -9,10 +9,10 @@ import numpy as np
 
 from libsemantic.engine.config import Output, RunOptions
 from libsemantic.engine.errors import InvalidArgumentError, NotFoundError
-from libsemantic.engine.results import Classification, Float32, TokenClassification
+from libsemantic.engine.results import Classification, Float32, Result, TokenClassification
 
 from .arguments import Name, OptionalNames, Pointer, Texts
-from .context import Context
+from .context import Context, Verb
 from .hub import local_folder
 from .slots import Wanted, require_all
 
@@ -123,7 +123,8 @@ def classify_batch(context: Context, texts: Texts) -> Batch:
     intents = registry.classify(handles[0], texts, options)
     tokens = registry.classify_tokens(handles[1], texts, as_tokens)
     threats = registry.classify(handles[2], texts, options)
-    for handle, result in zip(handles, (intents, tokens, threats), strict=True):
+    results: tuple[Result, ...] = (intents, tokens, threats)
+    for handle, result in zip(handles, results, strict=True):
         require_all(result)
         slots.note_cuts(handle, result)
     rows = range(len(texts))
@@ -166,6 +167,6 @@ def _safety(result: Classification, row: int) -> Safety:
     return Safety(not harmless, _NO_THREAT if harmless else label, float(result.score[row]))
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb for verb in (load_lora, load_unified, classify_batch)
 }

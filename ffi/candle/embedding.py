@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from libsemantic.engine.config import Normalize, RunOptions
@@ -10,7 +9,7 @@ from libsemantic.engine.errors import InvalidArgumentError, NotFoundError, NotRe
 from libsemantic.engine.results import Float32
 
 from .arguments import Name, OptionalName, Text, Texts
-from .context import Context
+from .context import Context, Verb
 from .routing import (
     EmbeddingModel,
     choose,
@@ -19,6 +18,7 @@ from .routing import (
     count_words,
     named,
 )
+from .similarity import Match, Vector
 from .slots import Wanted, require_all
 from .vectors import best, check_dimension, cut, similarities
 
@@ -36,17 +36,6 @@ _UNLOAD_MS = 60_000
 _OPTIONS = RunOptions(normalize=Normalize.ON, prompt_name="")
 
 
-class Vector(NamedTuple):
-    """One vector: ``data`` float32[length]."""
-
-    data: Float32
-    length: int
-    error: bool
-    model_type: int
-    sequence_length: int
-    processing_time_ms: float
-
-
 class Cosine(NamedTuple):
     """The cosine of two texts."""
 
@@ -54,14 +43,6 @@ class Cosine(NamedTuple):
     model_type: int
     processing_time_ms: float
     error: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A candidate and its cosine with the query."""
-
-    index: int
-    similarity: float
 
 
 class Matches(NamedTuple):
@@ -323,7 +304,7 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000.0
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (
         load_embeddings,

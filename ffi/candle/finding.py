@@ -14,7 +14,7 @@ from libsemantic.engine.results import TokenClassification
 from libsemantic.engine.sharing import FileIdentity, file_identity
 
 from .arguments import Name, Pointer, Text
-from .context import Context
+from .context import Context, Verb
 
 _UNKNOWN = "UNKNOWN_PII"
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -119,6 +119,6 @@ def _renamed(labels: tuple[str, ...], names: tuple[tuple[int, str], ...]) -> tup
     return tuple(types[kind] for kind in range(len(scheme.types)))
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb for verb in (find_entities, find_entities_with, find_entities_named_by)
 }

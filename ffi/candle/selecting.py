@@ -6,7 +6,7 @@ from libsemantic.engine.mlp import UNTRAINED, MlpSelector
 from libsemantic.engine.mlp_json import read_selector, write_selector
 
 from .arguments import Address, Doubles, Name
-from .context import Context
+from .context import Context, Verb
 
 _DEVICES = {1: "CUDA", 2: "Metal"}
 
@@ -52,7 +52,7 @@ def free_selector(context: Context, handle: Address) -> None:
     context.selectors.remove(handle)
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (
         new_selector,
