@@ -141,9 +141,12 @@ class Arguments:
 
     def _optional_names(self, arguments: Sequence[Any], place: int, name: str) -> list[str]:
         array, count = arguments[place : place + 2]
-        if not array or count <= 0:
-            return []
-        return [decode_name(self._ffi, array[i], name) or "" for i in range(min(count, MAX_ROWS))]
+        if count < 0 or count > MAX_ROWS or (count and not array):
+            raise InvalidArgumentError(
+                f"{name} are {count} in {'an array' if array else 'no array'}; pass an array and "
+                f"its length, at most {MAX_ROWS}, or NULL and 0"
+            )
+        return [self._name(array, index, name) for index in range(count)]
 
     def _address(self, arguments: Sequence[Any], place: int, name: str) -> int:
         del name

@@ -11,7 +11,7 @@ from libsemantic.engine.config import Output, RunOptions
 from libsemantic.engine.errors import InvalidArgumentError, NotFoundError
 from libsemantic.engine.results import Classification, Float32, Result, TokenClassification
 
-from .arguments import Name, OptionalNames, Pointer, Texts
+from .arguments import Name, OptionalNames, Texts
 from .context import Context, Verb
 from .hub import local_folder
 from .slots import Wanted, require_all
@@ -68,7 +68,7 @@ def load_lora(
     intent: Name,
     pii: Name,
     security: Name,
-    architecture: Pointer,
+    architecture: Name,
     use_cpu: bool,
 ) -> bool:
     """Load three classifiers, all or none; the folders tell the architecture."""

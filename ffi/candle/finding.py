@@ -43,8 +43,14 @@ def find_entities(context: Context, text: Text) -> Entities:
     return _entities(context, text, result, result.labels)
 
 
-def find_entities_with(context: Context, text: Text, labels: Pointer) -> Entities:
+def find_entities_with(context: Context, text: Text, labels: Name) -> Entities:
     """Do the same; the second argument names labels, which the model knows by itself."""
+    del labels
+    return find_entities(context, text)
+
+
+def find_entities_beside(context: Context, text: Text, labels: Pointer) -> Entities:
+    """Do the same; the second argument is not even read: in Rust the function has only one."""
     del labels
     return find_entities(context, text)
 
@@ -120,5 +126,11 @@ def _renamed(labels: tuple[str, ...], names: tuple[tuple[int, str], ...]) -> tup
 
 
 VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb for verb in (find_entities, find_entities_with, find_entities_named_by)
+    verb.__name__: verb
+    for verb in (
+        find_entities,
+        find_entities_with,
+        find_entities_beside,
+        find_entities_named_by,
+    )
 }
