@@ -118,11 +118,10 @@ def classify_batch(context: Context, texts: Texts) -> Batch:
     slots = context.slots
     registry = slots.registry
     handles = [slots.first([slot]) for slot in context.row.slots]
-    options = slots.run_options()
-    as_tokens = RunOptions(output=Output.TOKENS, long_text=options.long_text)
-    intents = registry.classify(handles[0], texts, options)
+    as_tokens = RunOptions(output=Output.TOKENS, long_text=slots.long_text())
+    intents = registry.classify(handles[0], texts)
     tokens = registry.classify_tokens(handles[1], texts, as_tokens)
-    threats = registry.classify(handles[2], texts, options)
+    threats = registry.classify(handles[2], texts)
     results: tuple[Result, ...] = (intents, tokens, threats)
     for handle, result in zip(handles, results, strict=True):
         require_all(result)

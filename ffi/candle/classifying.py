@@ -23,7 +23,7 @@ def classify(context: Context, text: Text) -> Classified:
     """Answer with the model in the first slot of the row that holds one."""
     slots = context.slots
     handle = slots.first(context.row.slots)
-    result = slots.registry.classify(handle, [text], slots.run_options())
+    result = slots.registry.classify(handle, [text])
     slots.note_cuts(handle, result)
     winner = int(result.label_index[0])
     return Classified(

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from libsemantic.engine.config import RunOptions
+from libsemantic.engine.config import LongText, RunOptions
 from libsemantic.engine.descriptions import read_description
 from libsemantic.engine.entities import label_scheme
 from libsemantic.engine.errors import BadArtifactError, NotFoundError
@@ -69,15 +69,15 @@ def find_entities_named_by(context: Context, text: Text, config_path: Name) -> E
 def _ask(context: Context, text: Text) -> tuple[int, TokenClassification]:
     slots = context.slots
     handle = slots.first(context.row.slots)
-    options = _options(context.row.threshold, slots.run_options())
+    options = _options(context.row.threshold, slots.long_text())
     result = slots.registry.classify_tokens(handle, [text], options)
     slots.note_cuts(handle, result)
     return handle, result
 
 
 @lru_cache(maxsize=16)
-def _options(threshold: float, options: RunOptions) -> RunOptions:
-    return RunOptions(threshold=threshold, long_text=options.long_text)
+def _options(threshold: float, long_text: LongText) -> RunOptions:
+    return RunOptions(threshold=threshold, long_text=long_text)
 
 
 def _entities(
