@@ -289,14 +289,14 @@ class ValueAnswer:
     def __init__(self, ffi: FFI, memory: Memory, ctype: CData) -> None:
         self._ffi = ffi
         self._memory = memory
-        self._is_text = ctype.cname == "char *"
+        self._ctype = ctype
 
     def write(self, answer: object, found: CData) -> None:
         """Fill the caller's value."""
-        if self._is_text and isinstance(answer, str):
-            found[0] = self._ffi.cast("char *", self._memory.text(answer))
-        else:
-            found[0] = answer
+        if isinstance(answer, str):
+            answer = self._memory.text(answer)
+        is_pointer = self._ctype.kind == "pointer"
+        found[0] = self._ffi.cast(self._ctype, answer) if is_pointer else answer
 
     def fail(self, message: str, found: CData) -> None:
         """There is no room for a reason."""
