@@ -17,6 +17,7 @@ from libsemantic.ffi.candle.arguments import Name, Text, Texts
 from libsemantic.ffi.candle.attach import VERBS
 from libsemantic.ffi.candle.context import Context
 from libsemantic.ffi.candle.hub import local_folder
+from libsemantic.ffi.candle.selectors import Selectors
 from libsemantic.ffi.candle.slots import Slots
 from libsemantic.ffi.candle.table import FREE, PLAIN, ROWS, SLOTS
 
@@ -29,8 +30,8 @@ TEXT = Text("My email is jane.roe@example.org and I live in Zürich".encode())
 @pytest.fixture
 def context(registry: Registry) -> Callable[[str], Context]:
     """Give a function that makes the context of a C function."""
-    slots, labels = Slots(registry), Interned(FFI())
-    return lambda function: Context(CONTEXT_OF[function], slots, labels)
+    slots, labels, selectors = Slots(registry), Interned(FFI()), Selectors()
+    return lambda function: Context(CONTEXT_OF[function], slots, labels, selectors)
 
 
 def test_every_row_has_a_verb_and_slots_that_are_there() -> None:
