@@ -1,10 +1,12 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from libsemantic.engine.errors import Status
 
 from .binding import Library
+from .candle import Candle, compile_driver
 from .harness import Models, Programs
 
 
@@ -31,3 +33,33 @@ def models(library: Library) -> Iterator[Models]:
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     return Programs(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver of the candle functions, as a program."""
+    return compile_driver(tmp_path_factory.mktemp("candle") / "candle_driver")
+
+
+@pytest.fixture(scope="session")
+def driver_object(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a shared object."""
+    target = tmp_path_factory.mktemp("candle") / "candle_driver.so"
+    return compile_driver(target, "-shared", "-fPIC")
+
+
+@pytest.fixture(scope="session")
+def candle_library(library: Library, driver_object: Path) -> Candle:
+    """The candle functions in this process, on the same registry as ``library``."""
+    assert library is not None
+    return Candle(driver_object)
+
+
+@pytest.fixture
+def candle(candle_library: Candle) -> Iterator[Candle]:
+    """Empty slots; after the test all answers must be freed, and the slots are emptied."""
+    assert candle_library.stats()["models"] == []
+    yield candle_library
+    assert candle_library.stats()["unfreed"] == 0
+    assert candle_library.script("cleanup 10000") == ["OK"]
+    assert candle_library.stats()["models"] == []
