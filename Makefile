@@ -21,7 +21,8 @@ VENV := build/env
 PY := $(VENV)/bin/python
 VENV_STAMP := $(VENV)/.libsemantic
 LIBRARY := build/lib/libsemantic.so.0
-LIBRARY_SOURCES := build_ffi.py ffi/generate.py $(wildcard include/*.h ffi/*.c ffi/*.h)
+LIBRARY_SOURCES := build_ffi.py ffi/generate.py $(wildcard include/*.h ffi/*.c ffi/*.h \
+	ffi/candle/*.c ffi/candle/generate.py ffi/candle/table.py)
 
 # Only what exists, since mypy given a folder without Python files stops with an error.
 has_python = $(if $(wildcard $(1)),$(shell find $(1) -name '*.py' -print -quit))
@@ -58,7 +59,7 @@ $(VENV_STAMP): FORCE
 FORCE:
 
 .PHONY: build
-build: $(LIBRARY) ## build libsemantic.so with its header and pkg-config file
+build: $(LIBRARY) ## build both libraries with their headers and pkg-config files
 
 $(LIBRARY): $(VENV_STAMP) $(LIBRARY_SOURCES)
 	$(need_compiler)

@@ -1,0 +1,200 @@
+"""Upstream's global cells as names in the one registry: a slot holds the model ``candle/...``."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from libsemantic.engine.artifacts import ModelSpec, read_artifact
+from libsemantic.engine.config import LoadOptions, LongText, Precision, RunOptions, Task
+from libsemantic.engine.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    SemanticError,
+    UnsupportedError,
+)
+from libsemantic.engine.registry import Registry
+from libsemantic.engine.results import Result
+
+from .hub import local_folder
+from .table import ROWS, SLOTS, Slot
+
+TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
+DEFAULT_TOKEN_LIMIT = 8192
+
+Check = Callable[[ModelSpec], None]
+
+_UNDO_MS = 60_000
+
+
+def _loaders() -> Mapping[str, str]:
+    """Return for each slot the functions that load it, in words."""
+    names: dict[str, list[str]] = {}
+    for row in ROWS:
+        if row.verb.startswith("load"):
+            for slot in row.slots:
+                names.setdefault(slot, []).append(row.function)
+    return {slot: " or ".join(functions) for slot, functions in names.items()}
+
+
+_LOADERS = _loaders()
+
+
+class Slots:
+    """Loads and finds the models of slots; safe from any thread.
+
+    The models are the registry's; all that is held here is one lock for each slot, so that of
+    several loads at once the first one counts, and which models have told of a cut.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self._locks = {slot: threading.Lock() for slot in SLOTS}
+        self._told: set[int] = set()
+
+    def load(
+        self, slot: str, path: str, use_cpu: bool, check: Check | None = None, base_path: str = ""
+    ) -> None:
+        """Load the model of a slot, unless it holds that folder already.
+
+        ``check`` raises for a folder that will not do; ``base_path`` is for adapters alone.
+        Raise AlreadyExistsError where the slot holds another folder, else as a load does.
+        """
+        self.load_all([(slot, path, check, base_path)], use_cpu)
+
+    def load_all(self, wanted: Sequence[tuple[str, str, Check | None, str]], use_cpu: bool) -> None:
+        """Load several slots, all or none: (slot, path, check, base_path) each."""
+        loaded: list[int] = []
+        with ExitStack() as held:
+            for slot in sorted(slot for slot, _, _, _ in wanted):
+                held.enter_context(self._locks[slot])
+            try:
+                for slot, path, check, base_path in wanted:
+                    handle = self._load(slot, path, use_cpu, check, base_path)
+                    if handle is not None:
+                        loaded.append(handle)
+            except BaseException:
+                for handle in loaded:
+                    self.registry.unload(handle, _UNDO_MS)
+                raise
+
+    def _load(
+        self, slot: str, path: str, use_cpu: bool, check: Check | None, base_path: str
+    ) -> int | None:
+        """Return the handle of a new model, None where the slot holds the folder already."""
+        name = Slot.model_name(slot)
+        folder = local_folder(path)
+        known = self.find(slot)
+        if known is not None:
+            held = self.registry.info(known).path
+            if os.path.realpath(folder) != held:
+                raise AlreadyExistsError(
+                    f"{name} holds {held} and cannot hold {folder} too; unload it first, or run "
+                    "another process"
+                )
+            return None
+        from libsemantic.engine.graphs import FAMILIES  # imports onnx, which only a load needs
+
+        spec = read_artifact(
+            folder,
+            task=Task[SLOTS[slot].task],
+            precision=Precision.AUTO,
+            families=FAMILIES.keys(),
+            base_path=base_path if _is_adapter(folder) else "",
+        )
+        families = SLOTS[slot].families
+        if families and spec.family not in families:
+            raise UnsupportedError(
+                f"{folder} is of family {spec.family!r}, {name} takes {', '.join(families)}; use "
+                "the function for this family"
+            )
+        if check is not None:
+            check(spec)
+        options = LoadOptions(
+            name=name,
+            task=Task[SLOTS[slot].task],
+            device="cpu" if use_cpu else "auto",
+            max_tokens=_max_tokens(spec),
+            base_path=base_path if spec.adapter is not None else "",
+        )
+        return self.registry.load(folder, options)
+
+    def find(self, slot: str) -> int | None:
+        """Return the handle of a slot's model, None where it is empty.
+
+        Raise NotReadyError while the model loads or stops.
+        """
+        try:
+            return self.registry.find(Slot.model_name(slot))
+        except NotFoundError:
+            return None
+
+    def first(self, slots: Sequence[str]) -> int:
+        """Return the handle of the first of these slots that holds a model.
+
+        Raise NotFoundError where none does.
+        """
+        for slot in slots:
+            handle = self.find(slot)
+            if handle is not None:
+                return handle
+        names = " and ".join(Slot.model_name(slot) for slot in slots)
+        remedy = " or ".join(dict.fromkeys(_LOADERS[slot] for slot in slots))
+        raise NotFoundError(f"no model is loaded as {names}; call {remedy} first")
+
+    def run_options(self) -> RunOptions:
+        """Return the options of calls with one text: a limit that was set cuts any text."""
+        return _CUT if os.environ.get(TOKEN_LIMIT) else _AS_THE_TASK
+
+    def note_cuts(self, handle: int, result: Result) -> None:
+        """Tell in the log of the first text that was cut for a model."""
+        if 1 in result.rows.truncated and handle not in self._told:
+            self._told.add(handle)
+            info = self.registry.info(handle)
+            self.registry.log.warning(
+                f"{info.name}: a text was cut at {info.max_tokens} tokens; this is told once, the "
+                "statistics count all"
+            )
+
+
+_CUT = RunOptions(long_text=LongText.CUT)
+_AS_THE_TASK = RunOptions()
+
+
+def require_all(result: Result) -> None:
+    """Raise the error of the first row that failed."""
+    failed = result.rows.first_error()
+    if failed is not None:
+        row, error = failed
+        raise error.detached(row)
+
+
+def token_limit() -> int:
+    """Return the most tokens of a text that are scored.
+
+    Raise InvalidArgumentError where the environment variable is no such number.
+    """
+    text = os.environ.get(TOKEN_LIMIT, "")
+    if not text:
+        return DEFAULT_TOKEN_LIMIT
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
+        raise InvalidArgumentError(
+            f"{TOKEN_LIMIT} is {text!r:.40}; set it to a number of tokens, or to nothing"
+        )
+    return int(text)
+
+
+def _max_tokens(spec: ModelSpec) -> int:
+    """Return the limit for a load: 0, the model's own, where that is not too long."""
+    own = spec.default_max_tokens or spec.position_limit
+    limit = token_limit()
+    return limit if own > limit else 0
+
+
+def _is_adapter(folder: str) -> bool:
+    return (Path(folder) / "adapter_config.json").is_file()
+
+
+__all__ = ["Check", "SemanticError", "Slots", "require_all", "token_limit"]
