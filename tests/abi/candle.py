@@ -509,6 +509,14 @@ UNSUPPORTED = frozenset(
     for name in FUNCTIONS
     if "multimodal" in name or "qwen3_" in name or name.endswith("_qwen3") or "_qwen3_" in name
 ) - {"free_multimodal_embedding"}
+# Arguments that no function looks at, by their places; NULL and any bytes are fine there.
+IGNORED = frozenset(
+    {
+        ("classify_bert_pii_tokens", 1),
+        ("classify_candle_bert_tokens_with_labels", 1),
+        ("init_lora_unified_classifier", 3),
+    }
+)
 ALWAYS_FALSE_HERE = frozenset(  # right, since the tiny models have small vocabularies
     {"is_mmbert_model", "is_mmbert_32k_model"}
 )

@@ -278,6 +278,8 @@ RELEASE(NLIResult, free_nli_result(*r))
 RELEASE(EnhancedHallucinationDetectionResult, free_enhanced_hallucination_detection_result(*r))
 RELEASE(EmbeddingSimilarityResult, )
 RELEASE(MultiModalEmbeddingResult, free_multimodal_embedding(r->data, r->length))
+RELEASE(GenerativeClassificationResult, free_generative_classification_result(r))
+RELEASE(GuardResult, free_guard_result(r))
 RELEASE(ValidationResult, free_validation_result(*r))
 RELEASE(adapters, free_categories(r->names, r->count))
 RELEASE(bool, )
@@ -304,10 +306,6 @@ RELEASE_TWICE(BatchSimilarityResult, free_batch_similarity_result,
               r->matches == NULL && r->num_matches == 0)
 RELEASE_TWICE(EmbeddingModelsInfoResult, free_embedding_models_info,
               r->models == NULL && r->num_models == 0)
-RELEASE_TWICE(GenerativeClassificationResult, free_generative_classification_result,
-              r->category_name == NULL && r->probabilities == NULL && r->error_message == NULL)
-RELEASE_TWICE(GuardResult, free_guard_result, r->raw_output == NULL && r->error_message == NULL)
-
 static void show_bool(FILE *out, const bool *value) {
     put_bool(out, value);
 }
@@ -609,7 +607,7 @@ static void read_argument(argument *value, const char *token) {
     case '-':
         if (token[1] == '\0')
             break;
-        /* fall through: a negative number */
+        __attribute__((fallthrough)); /* a negative number */
     default:
         value->kind = 'n';
         value->number = strtod(token, NULL);
