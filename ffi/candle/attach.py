@@ -8,7 +8,7 @@ from libsemantic.engine.registry import Registry
 
 from ..codecs import FFI, Lib
 from ..native import Entry, as_semantic_error
-from . import classifying, loading
+from . import batches, classifying, finding, grounding, loading, variants
 from .answers import Answer, Interned, Memory, answer_for
 from .arguments import Arguments
 from .context import Context
@@ -21,7 +21,9 @@ FAILED = 1
 Verb = Callable[..., object]
 
 VERBS: Mapping[str, Verb] = {
-    name: verb for module in (loading, classifying) for name, verb in module.VERBS.items()
+    name: verb
+    for module in (batches, classifying, finding, grounding, loading, variants)
+    for name, verb in module.VERBS.items()
 }
 
 

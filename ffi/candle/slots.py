@@ -4,19 +4,20 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
+from libsemantic.engine.adapters import is_adapter
 from libsemantic.engine.artifacts import ModelSpec, read_artifact
 from libsemantic.engine.config import LoadOptions, LongText, Precision, RunOptions, Task
 from libsemantic.engine.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
-    SemanticError,
     UnsupportedError,
 )
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Result
+from libsemantic.engine.sources import resolve_folder
+from libsemantic.engine.weight_files import has_weights
 
 from .hub import local_folder
 from .table import ROWS, SLOTS, Slot
@@ -194,7 +195,5 @@ def _max_tokens(spec: ModelSpec) -> int:
 
 
 def _is_adapter(folder: str) -> bool:
-    return (Path(folder) / "adapter_config.json").is_file()
-
-
-__all__ = ["Check", "SemanticError", "Slots", "require_all", "token_limit"]
+    path = resolve_folder(folder)
+    return is_adapter(path, has_weights(path))

@@ -1,0 +1,124 @@
+"""Verbs that find entities in a text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from libsemantic.engine.config import RunOptions
+from libsemantic.engine.descriptions import read_description
+from libsemantic.engine.entities import label_scheme
+from libsemantic.engine.errors import BadArtifactError, NotFoundError
+from libsemantic.engine.results import TokenClassification
+from libsemantic.engine.sharing import FileIdentity, file_identity
+
+from .arguments import Name, Pointer, Text
+from .context import Context
+
+_UNKNOWN = "UNKNOWN_PII"
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+class Entity(NamedTuple):
+    """One entity; ``start`` and ``end`` are half-open bytes of the text."""
+
+    entity_type: str
+    start: int
+    end: int
+    text: bytes
+    confidence: float
+
+
+class Entities(NamedTuple):
+    """The entities of one text."""
+
+    entities: Sequence[Entity]
+    num_entities: int
+
+
+def find_entities(context: Context, text: Text) -> Entities:
+    """Answer with the model in the first slot of the row that holds one."""
+    _, result = _ask(context, text)
+    return _entities(context, text, result, result.labels)
+
+
+def find_entities_with(context: Context, text: Text, labels: Pointer) -> Entities:
+    """Do the same; the second argument names labels, which the model knows by itself."""
+    del labels
+    return find_entities(context, text)
+
+
+def find_entities_named_by(context: Context, text: Text, config_path: Name) -> Entities:
+    """Do the same; the names of the types are those in the ``id2label`` of a file.
+
+    Raise NotFoundError or BadArtifactError where the file has none.
+    """
+    names = _names(file_identity(Path(config_path)))
+    handle, result = _ask(context, text)
+    labels = context.slots.registry.info(handle).labels
+    return _entities(context, text, result, _renamed(labels, names))
+
+
+def _ask(context: Context, text: Text) -> tuple[int, TokenClassification]:
+    slots = context.slots
+    handle = slots.first(context.row.slots)
+    options = _options(context.row.threshold, slots.run_options())
+    result = slots.registry.classify_tokens(handle, [text], options)
+    slots.note_cuts(handle, result)
+    return handle, result
+
+
+@lru_cache(maxsize=16)
+def _options(threshold: float, options: RunOptions) -> RunOptions:
+    return RunOptions(threshold=threshold, long_text=options.long_text)
+
+
+def _entities(
+    context: Context, text: bytes, result: TokenClassification, names: Sequence[str]
+) -> Entities:
+    most = context.row.most or result.item_count
+    if result.item_count > most:
+        context.slots.registry.log.warning(
+            f"{context.row.function}: {result.item_count} entities, of which the caller has room "
+            f"for {most}; send shorter texts"
+        )
+    columns = (result.label_index, result.start, result.end, result.score)
+    found = [
+        Entity(names[kind], start, end, text[start:end], score)
+        for kind, start, end, score in zip(*(c[:most].tolist() for c in columns), strict=True)
+    ]
+    return Entities(found, len(found))
+
+
+@lru_cache(maxsize=16)
+def _names(identity: FileIdentity) -> tuple[tuple[int, str], ...]:
+    """Return index and name of each label in a file, which its identity tells from a newer one."""
+    path = Path(identity[0])
+    description = read_description(path)
+    table = None if description is None else description.get("id2label", dict)
+    if not table:
+        raise (NotFoundError if description is None else BadArtifactError)(
+            f"{path} has no id2label; pass the config.json of the model"
+        )
+    return tuple(
+        (int(index), name)
+        for index, name in table.items()
+        if _INDEX.fullmatch(index) and isinstance(name, str)
+    )
+
+
+@lru_cache(maxsize=16)
+def _renamed(labels: tuple[str, ...], names: tuple[tuple[int, str], ...]) -> tuple[str, ...]:
+    """Return for each entity type of a model the name that a file gives its first label."""
+    scheme, given = label_scheme(labels), dict(names)
+    types: dict[int, str] = {}
+    for index, kind in enumerate(scheme.type_of.tolist()):
+        if kind >= 0 and kind not in types:
+            types[kind] = re.sub(r"^[BI]-", "", given.get(index, _UNKNOWN))
+    return tuple(types[kind] for kind in range(len(scheme.types)))
+
+
+VERBS: Mapping[str, object] = {
+    verb.__name__: verb for verb in (find_entities, find_entities_with, find_entities_named_by)
+}
