@@ -45,8 +45,7 @@ def token(value: object) -> str:
     if isinstance(value, bytes):
         return "s" + value.hex()
     if isinstance(value, (list, tuple)):
-        # An empty text among others is two digits of nothing.
-        return "a" + ",".join("-" if each is None else token(each)[1:] for each in value)
+        return "a" + ",".join(map(token, value))
     assert isinstance(value, (int, float))
     return repr(value)
 

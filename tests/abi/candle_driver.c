@@ -7,7 +7,7 @@
  *     hold, release      keep the answers from now on; free what was kept
  *     stats, resident, cleanup MS, unload sNAME, load sPATH sNAME
  *
- * Arguments: `-` NULL, `s` and hexadecimal bytes a text, `a` and texts with commas an array of
+ * Arguments: `-` NULL, `s` and hexadecimal bytes a text, `a` and these with commas an array of
  * texts, `f` and numbers an array of floats, `d` of doubles, `h` and a number what an earlier call
  * has answered, `o` a place for the result, else a number. */
 #include <candle_semantic_router.h>
@@ -581,7 +581,7 @@ static void read_argument(argument *value, const char *token) {
             size_t count = (size_t)value->length + 1;
             if (token[0] == 'a') {
                 value->list = realloc(value->list, count * sizeof *value->list);
-                value->list[count - 1] = *at == '-' ? NULL : from_hex(at, length);
+                value->list[count - 1] = *at == '-' ? NULL : from_hex(at + 1, length - 1);
             } else if (token[0] == 'f') {
                 value->floats = realloc(value->floats, count * sizeof *value->floats);
                 value->floats[count - 1] = strtof(at, NULL);

@@ -1,11 +1,12 @@
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from libsemantic.engine.errors import Status
 
-from .binding import Library
+from .binding import MODELS, Library
 from .candle import Candle, compile_driver
 from .harness import Models, Programs
 
@@ -64,3 +65,30 @@ def candle(candle_library: Candle) -> Iterator[Candle]:
     assert before["models"] == []
     yield candle_library
     assert candle_library.stats()["unfreed"] == before["unfreed"]
+
+
+@pytest.fixture(scope="session")
+def full_length(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Give a golden model whose files declare as much length as it has positions.
+
+    The references were cut there; by themselves the tiny folders declare less.
+    """
+    root = tmp_path_factory.mktemp("full length")
+
+    def at_full_length(name: str) -> Path:
+        folder = root / name
+        if not folder.exists():
+            folder.mkdir()
+            for file in (MODELS / name).iterdir():
+                if file.name not in ("tokenizer_config.json", "sentence_bert_config.json"):
+                    (folder / file.name).symlink_to(file)
+            for file, key in (
+                ("tokenizer_config.json", "model_max_length"),
+                ("sentence_bert_config.json", "max_seq_length"),
+            ):
+                if (MODELS / name / file).exists():
+                    content = json.loads((MODELS / name / file).read_text()) | {key: 512}
+                    (folder / file).write_text(json.dumps(content))
+        return folder
+
+    return at_full_length

@@ -19,6 +19,7 @@ from .candle import (
     OUT,
     SLOT_OF_INIT,
     SLOTS,
+    TEXT,
     Answer,
     Candle,
     Slot,
@@ -294,7 +295,7 @@ def test_the_limit_that_the_environment_sets(driver: Path, candle: Candle, given
     assert "math law" not in said.errors
 
 
-@pytest.mark.parametrize("given", ["0", "-3", "many", "1.5", "9" * 30, "1"])
+@pytest.mark.parametrize("given", ["0", "-3", "many", "1.5", "9" * 30, " 512", "512 "])
 def test_a_limit_that_makes_no_sense(driver: Path, given: str) -> None:
     """Nothing is guessed: the init fails and says why."""
     slot = SLOT_OF_INIT["init_modernbert_classifier"]
@@ -360,7 +361,7 @@ def test_entities_anywhere_in_a_long_text(
 
 def test_no_more_than_1000_entities_where_go_stops(candle: Candle) -> None:
     load(candle, SLOT_OF_INIT["init_candle_bert_token_classifier"])
-    text = "jane@example.org " * 2000
+    text = f"{TEXT} " * 400
     assert candle("classify_candle_bert_tokens", text)["num_entities"] == 1000
     found = candle("classify_candle_bert_tokens_with_labels", text, "{}")
     assert found["num_entities"] == 1000
@@ -371,32 +372,42 @@ def test_no_more_than_1000_entities_where_go_stops(candle: Candle) -> None:
 # ---- Hallucinations in long texts ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("long", ["context", "answer", "both"])
-def test_the_answer_is_never_cut(candle: Candle, long: str) -> None:
+SHORT = "the router picks Zürich 数学"
+
+
+def test_the_answer_is_never_cut(candle: Candle) -> None:
     """Bytes that the engine finds unsupported, token by token, are those of the spans."""
     load(candle, SLOT_OF_INIT["init_hallucination_model"])
-    short = "the router picks Zürich 数学"
-    context, answer = (
-        LONG if long in (part, "both") else short for part in ("context", "answer")
-    )
-    found = candle("detect_hallucinations", context, "", answer, 0.5)
-    assert found["error"] is False
     handle = REGISTRY.load(str(MODELS / "modernbert-hallucination"), LoadOptions(name="reference"))
-    tokens = REGISTRY.classify_token_pairs(
-        handle, [context], [answer], RunOptions(output=Output.TOKENS)
-    )
-    data = answer.encode()
-    expected = np.zeros(len(data), bool)
-    for start, end, label in zip(tokens.start, tokens.end, tokens.label_index, strict=True):
-        if label == 1:
-            expected[start:end] = True
-    got = np.zeros(len(data), bool)
-    for span in found["spans"]:
-        got[span["start"] : span["end"]] = True
-        assert data[span["start"] : span["end"]].decode() == span["text"]
-    blank = np.frombuffer(data, np.uint8) == ord(" ")
-    np.testing.assert_array_equal(got[~blank], expected[~blank])
-    assert got[-40:].any() or not expected[-40:].any()
+    marked = 0
+    for context in (SHORT, LONG, "math " * 5000, ""):
+        for answer in (SHORT, " ".join([SHORT] * 4), "El murciélago hindú"):
+            found = candle("detect_hallucinations", context, "", answer, 0.5)
+            assert found["error"] is False
+            tokens = REGISTRY.classify_token_pairs(
+                handle, [context], [answer], RunOptions(output=Output.TOKENS)
+            )
+            data = answer.encode()
+            expected, got = np.zeros(len(data), bool), np.zeros(len(data), bool)
+            for start, end, label in zip(tokens.start, tokens.end, tokens.label_index, strict=True):
+                if label == 1:
+                    expected[start:end] = True
+            for span in found["spans"] or []:
+                got[span["start"] : span["end"]] = True
+            blank = np.frombuffer(data, np.uint8) == ord(" ")
+            np.testing.assert_array_equal(got[~blank], expected[~blank])
+            marked += int(got.sum())
+    assert marked > 50
+
+
+def test_an_answer_that_does_not_fit_is_an_error(candle: Candle) -> None:
+    """Never "no hallucination" for what no model has seen."""
+    load(candle, SLOT_OF_INIT["init_hallucination_model"])
+    for name in ("detect_hallucinations", "detect_hallucinations_with_nli"):
+        found = candle(name, SHORT, "", LONG, 0.5)
+        check_failed(name, found)
+        assert "tokens" in found["error_message"]
+        assert "math law" not in found["error_message"]
 
 
 # ---- Odd folders -----------------------------------------------------------------------------------
@@ -458,6 +469,8 @@ def test_label_ids_in_any_order(candle: Candle, copy_golden: Copy) -> None:
     slot = SLOT_OF_INIT["init_classifier"]
     assert candle.script(slot.init_line(folder, 11)) == [True]
     for case in cases_of("bert-seq"):
+        if case.get("token_count", 0) > 64:  # the folder declares no more
+            continue
         winner = int(softmax(case["logits"]).argmax())
         assert candle("classify_text", case["text"])["predicted_class"] == winner
         found = candle("classify_batch_with_lora", [case["text"]], 1)
