@@ -169,10 +169,11 @@ class RunOptions:
     prompt_name: str | None = None
     output: Output = Output.ENTITIES
     normalize: Normalize = Normalize.AUTO
+    max_tokens: int = 0
 
     def __post_init__(self) -> None:
         _as_members(self, long_text=LongText, shorten=Shorten, output=Output, normalize=Normalize)
-        _refuse_negative(self, "timeout_ms", "window_overlap", "dimension", "layer")
+        _refuse_negative(self, "timeout_ms", "window_overlap", "dimension", "layer", "max_tokens")
         if not 0.0 <= self.threshold <= 1.0:
             raise InvalidArgumentError(f"threshold is {self.threshold}; give 0 (default) to 1")
 

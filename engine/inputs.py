@@ -61,6 +61,7 @@ class Policy(NamedTuple):
     overlap: int
     part: Shorten
     needs_offsets: bool
+    max_tokens: int
     prompt: str = ""
 
 
@@ -131,7 +132,7 @@ def _prepare_chunk(
         try:
             plan = plan_windows(
                 encoded,
-                model.max_tokens,
+                policy.max_tokens,
                 policy.long_text,
                 policy.overlap,
                 policy.part,

@@ -7,7 +7,7 @@ they use; unloading waits for the leases, and new calls see that the model is cl
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -276,6 +276,13 @@ class Registry:
             model = self._ready(handle).model
         assert model is not None
         return model.info
+
+    def token_names(self, handle: int, ids: Iterable[int]) -> tuple[str, ...]:
+        """Return the names that a ready model's tokenizer gives to tokens."""
+        with self._changed:
+            model = self._ready(handle).model
+        assert model is not None
+        return model.tokenizer.tokens(ids)
 
     def unload(self, handle: int, timeout_ms: int) -> None:
         """Take no new calls, wait for those in flight, free the model.

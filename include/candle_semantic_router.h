@@ -478,7 +478,8 @@ ModernBertClassificationResult classify_mmbert_32k_modality(const char *text);
 /* Load the classifier of classify_bert_pii_tokens; num_classes is not looked at. */
 bool init_bert_token_classifier(const char *model_path, int num_classes, bool use_cpu);
 
-/* The entities above 0.5; id2label_json is not looked at, may be NULL, free_bert_token_... */
+/* The entities above 0.5; id2label_json is not looked at;
+ * free_bert_token_classification_result. */
 BertTokenClassificationResult classify_bert_pii_tokens(const char *text, const char *id2label_json);
 
 /* Load the classifier of classify_candle_bert_tokens; num_classes is not looked at. */
@@ -487,7 +488,7 @@ bool init_candle_bert_token_classifier(const char *model_path, int num_classes, 
 /* The first 1,000 entities above 0.5, of this, the BERT or the ModernBERT token classifier. */
 BertTokenClassificationResult classify_candle_bert_tokens(const char *text);
 
-/* The same of this or the BERT token classifier; config_path is not looked at, may be NULL. */
+/* The same of this or the BERT token classifier; what config_path names is not looked at. */
 BertTokenClassificationResult classify_candle_bert_tokens_with_labels(const char *text,
                                                                       const char *config_path);
 

@@ -330,9 +330,10 @@ typedef struct semantic_run_options {
     const char *prompt_name;      /* embedding only; NULL: the model's default; "": none */
     semantic_output output;       /* token classification only */
     semantic_normalize normalize; /* embedding only */
+    int64_t max_tokens;           /* of this call; default, and the most: that of the model */
 } semantic_run_options;
 
-#define SEMANTIC_RUN_OPTIONS_INIT {sizeof(semantic_run_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SEMANTIC_RUN_OPTIONS_INIT {sizeof(semantic_run_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* What every result says about its rows. token_count counts the tokens of the
  * whole text with the special tokens; scored_token_count those that the model

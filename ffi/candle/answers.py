@@ -8,7 +8,8 @@ is written as it is.
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,127 +28,173 @@ _CODES = {
 _DTYPES = {"int": np.int32, "float": np.float32}
 
 
-class _Field(NamedTuple):
-    """How one field is written: "number", "text", "texts", "array" or "structs"."""
+class _Pointer(NamedTuple):
+    """A field that points: its place, and "text", "texts", "array" or "structs"."""
 
-    name: str
+    place: int
     kind: str
     dtype: Any = None
     nested: "_Layout | None" = None
 
 
 class _Layout(NamedTuple):
-    """How a struct is written: one ``pack`` of all its fields, padding included."""
+    """How a struct is written: one ``pack`` of all that ``values`` gets, padding included."""
 
     pack: struct.Struct
-    fields: tuple[_Field, ...]
+    values: Callable[[object], tuple[Any, ...]]
+    pointers: tuple[_Pointer, ...]
 
 
 def _layout(ffi: FFI, ctype: CData) -> _Layout:
-    packing, fields, end = "=", [], 0
-    for name, declared in ctype.fields:
+    packing, names, pointers, end = "=", [], [], 0
+    for place, (name, declared) in enumerate(ctype.fields):
         kind = declared.type
         code = _CODES[kind.cname] if kind.kind != "pointer" else "Q"
         packing += f"{declared.offset - end}x{code}"
         end = declared.offset + ffi.sizeof(kind)
-        fields.append(_field(ffi, name, kind))
+        names.append(name)
+        if kind.kind == "pointer":
+            pointers.append(_pointer(ffi, place, kind.item))
     packing += f"{ffi.sizeof(ctype) - end}x"
-    return _Layout(struct.Struct(packing), tuple(fields))
+    return _Layout(struct.Struct(packing), attrgetter(*names), tuple(pointers))
 
 
-def _field(ffi: FFI, name: str, kind: CData) -> _Field:
-    if kind.kind != "pointer":
-        return _Field(name, "number")
-    item = kind.item
+def _pointer(ffi: FFI, place: int, item: CData) -> _Pointer:
     if item.cname == "char":
-        return _Field(name, "text")
+        return _Pointer(place, "text")
     if item.cname == "char *":
-        return _Field(name, "texts")
+        return _Pointer(place, "texts")
     if item.kind == "struct":
-        return _Field(name, "structs", nested=_layout(ffi, item))
-    return _Field(name, "array", _DTYPES[item.cname])
+        return _Pointer(place, "structs", nested=_layout(ffi, item))
+    return _Pointer(place, "array", _DTYPES[item.cname])
+
+
+class _Structs(NamedTuple):
+    """An array of structs on its way: columns of values, of which some are offsets.
+
+    ``in_block`` and ``in_pool`` are the places of the columns that count from there; None stands
+    for NULL in them.
+    """
+
+    start: int
+    layout: _Layout
+    columns: list[Sequence[Any]]
+    in_block: list[int]
+    in_pool: list[int]
 
 
 class _Block:
-    """A block in the making: parts with their offsets, then addresses, then the bytes."""
+    """A block in the making: arrays, and texts of the struct itself, then all other texts."""
 
     def __init__(self) -> None:
-        self.size = 0
-        self.parts: list[tuple[int, Any]] = []
-        self.structs: list[tuple[int, _Layout, list[Any], list[int]]] = []
-        self.tables: list[tuple[int, list[int | None]]] = []
+        self._size = 0
+        self._parts: list[tuple[int, bytes]] = []
+        self._structs: list[_Structs] = []
+        self._tables: list[tuple[int, list[int | None]]] = []
+        self._pool: list[bytes] = []
+        self._pool_size = 0
+        self._pooled: dict[str | bytes | None, int | None] = {None: None}
 
-    def values(self, value: object, layout: _Layout) -> tuple[list[Any], list[int]]:
-        """Place all that a struct points to; return its values, and which are offsets so far."""
-        values: list[Any] = []
-        pointers: list[int] = []
-        for name, kind, dtype, nested in layout.fields:
-            content = getattr(value, name)
-            if kind == "number":
-                values.append(content)
+    @property
+    def size(self) -> int:
+        """The bytes of the block."""
+        return self._size + self._pool_size
+
+    def place(self, value: object, layout: _Layout) -> tuple[list[Any], list[int]]:
+        """Place all that a struct points to; return its values, and which are offsets."""
+        values = list(layout.values(value))
+        offsets: list[int] = []
+        for pointer in layout.pointers:
+            content = values[pointer.place]
+            if isinstance(content, int):  # an address
                 continue
-            if isinstance(content, int):
-                values.append(content)
-                continue
-            place = None
-            if content is None:
-                pass
-            elif kind == "text":
-                place = self._add_text(content)
-            elif kind == "array":
-                data = np.ascontiguousarray(content, dtype).tobytes()
-                place = self._add(data) if data else None
-            elif kind == "texts":
-                place = self._add_texts(content)
-            elif nested is not None:
-                place = self._add_structs(content, nested)
-            if place is not None:
-                pointers.append(len(values))
-            values.append(place or 0)
-        return values, pointers
+            if pointer.kind == "text":
+                data = None if content is None else _encoded(content)
+                offset = None if data is None else self._add(data)
+            else:
+                offset = self._add_array(content, pointer)
+            if offset is not None:
+                offsets.append(pointer.place)
+            values[pointer.place] = offset or 0
+        return values, offsets
 
     def _reserve(self, length: int) -> int:
-        start = self.size
-        self.size = (start + length + 7) & ~7
+        start = self._size
+        self._size = (start + length + 7) & ~7
         return start
 
-    def _add(self, data: bytes) -> int:
+    def _add(self, data: bytes) -> int | None:
+        if not data:
+            return None
         start = self._reserve(len(data))
-        self.parts.append((start, data))
+        self._parts.append((start, data))
         return start
 
-    def _add_text(self, text: str | bytes) -> int | None:
-        data = text.encode() if isinstance(text, str) else text
-        # A C string cannot hold a NUL, and must not end where it is none.
-        return None if b"\0" in data else self._add(data + b"\0")
-
-    def _add_texts(self, texts: Sequence[str]) -> int | None:
-        if not texts:
+    def _add_array(self, content: Any, pointer: _Pointer) -> int | None:
+        if content is None or not len(content):
             return None
-        table = self._reserve(8 * len(texts))
-        self.tables.append((table, [self._add_text(text) for text in texts]))
-        return table
+        if pointer.kind == "array":
+            return self._add(np.ascontiguousarray(content, pointer.dtype).tobytes())
+        if pointer.nested is not None:
+            return self._add_structs(content, pointer.nested)
+        start = self._reserve(8 * len(content))
+        self._tables.append((start, self._pool_texts(content)))
+        return start
 
-    def _add_structs(self, items: Sequence[object], layout: _Layout) -> int | None:
-        if not items:
-            return None
+    def _add_structs(self, items: Sequence[object], layout: _Layout) -> int:
         start = self._reserve(layout.pack.size * len(items))
-        for number, item in enumerate(items):
-            values, pointers = self.values(item, layout)
-            self.structs.append((start + number * layout.pack.size, layout, values, pointers))
+        columns: list[Sequence[Any]] = list(zip(*map(layout.values, items), strict=True))
+        in_block, in_pool = [], []
+        for pointer in layout.pointers:
+            column = columns[pointer.place]
+            if pointer.kind == "text":
+                columns[pointer.place] = self._pool_texts(column)
+                in_pool.append(pointer.place)
+            else:
+                columns[pointer.place] = [self._add_array(each, pointer) for each in column]
+                in_block.append(pointer.place)
+        self._structs.append(_Structs(start, layout, columns, in_block, in_pool))
         return start
+
+    def _pool_texts(self, texts: Sequence[str | bytes | None]) -> list[int | None]:
+        """Place texts behind all arrays; equal ones are one."""
+        pooled = self._pooled
+        for text in texts:
+            if text not in pooled and text is not None:
+                data = _encoded(text)
+                pooled[text] = None if data is None else self._pool_size
+                if data is not None:
+                    self._pool.append(data)
+                    self._pool_size += len(data)
+        return [pooled[text] for text in texts]
 
     def write(self, memory: Any, base: int) -> None:
         """Write everything to ``memory``, which begins at address ``base``."""
-        for start, layout, values, pointers in self.structs:
-            for position in pointers:
-                values[position] += base
-            layout.pack.pack_into(memory, start, *values)
-        for start, places in self.tables:
-            addresses = [0 if place is None else base + place for place in places]
-            struct.pack_into(f"{len(addresses)}Q", memory, start, *addresses)
-        for start, data in self.parts:
+        pool = base + self._size
+        for start, layout, columns, in_block, in_pool in self._structs:
+            for place in in_block:
+                columns[place] = _addresses(columns[place], base)
+            for place in in_pool:
+                columns[place] = _addresses(columns[place], pool)
+            for values in zip(*columns, strict=True):
+                layout.pack.pack_into(memory, start, *values)
+                start += layout.pack.size
+        for start, places in self._tables:
+            struct.pack_into(f"{len(places)}Q", memory, start, *_addresses(places, pool))
+        for start, data in self._parts:
             memory[start : start + len(data)] = data
+        if self._pool:
+            memory[self._size : self.size] = b"".join(self._pool)
+
+
+def _addresses(offsets: Sequence[int | None], base: int) -> list[int]:
+    return [0 if offset is None else base + offset for offset in offsets]
+
+
+def _encoded(text: str | bytes) -> bytes | None:
+    """Return a text as a C string, None where it has a NUL: it must not end where it does not."""
+    data = text.encode() if isinstance(text, str) else text
+    return None if b"\0" in data else data + b"\0"
 
 
 class Memory:
@@ -207,17 +254,17 @@ class StructAnswer:
         self._memory = memory
         self._layout = _layout(ffi, ctype)
         self._size = ffi.sizeof(ctype)
-        self._has_message = any(field.name == "error_message" for field in self._layout.fields)
+        self._has_message = "error_message" in dict(ctype.fields)
 
     def write(self, answer: object, found: CData) -> None:
         """Fill the caller's struct; nothing of it changes where that fails."""
         block = _Block()
-        values, pointers = block.values(answer, self._layout)
+        values, offsets = block.place(answer, self._layout)
         if block.size:
             base, view = self._memory.block(block.size)
             block.write(view, base)
-            for position in pointers:
-                values[position] += base
+            for place in offsets:
+                values[place] += base
         self._layout.pack.pack_into(self._ffi.buffer(found, self._size), 0, *values)
 
     def fail(self, message: str, found: CData) -> None:

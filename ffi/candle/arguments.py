@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NewType, get_type_hints
+from typing import Any, NamedTuple, NewType, get_type_hints
 
 from libsemantic.engine.config import MAX_ROWS
 from libsemantic.engine.errors import InvalidArgumentError
 
-from ..codecs import FFI, decode_name
+from ..codecs import FFI, CData, decode_name
 
 # The bytes of a text, not decoded yet: the engine does that.
 Text = NewType("Text", bytes)
@@ -22,6 +22,32 @@ OptionalNames = NewType("OptionalNames", list[str])
 # A pointer as it is; the verb reads it.
 Pointer = NewType("Pointer", object)
 
+
+class OptionalText(NamedTuple):
+    """A text, or None for NULL where that has an answer of its own."""
+
+    data: bytes | None
+
+
+class OptionalTexts:
+    """An array of texts and their number, not looked at yet: two C arguments."""
+
+    def __init__(self, ffi: FFI, array: CData, count: int) -> None:
+        self._ffi = ffi
+        self._array = array
+        self.count = count
+
+    @property
+    def is_null(self) -> bool:
+        """Tell whether the array itself is NULL."""
+        return not self._array
+
+    def __getitem__(self, index: int) -> bytes | None:
+        """Return one text, None for NULL; the array must be there and have it."""
+        pointer = self._array[index]
+        return self._ffi.string(pointer) if pointer else None
+
+
 Reader = Callable[[Sequence[Any], int, str], Any]
 
 
@@ -33,7 +59,9 @@ class Arguments:
         self._ffi = ffi
         readers: dict[object, tuple[Reader, int]] = {
             Text: (self._text, 1),
+            OptionalText: (self._optional_text, 1),
             Texts: (self._texts, 2),
+            OptionalTexts: (self._optional_texts, 2),
             Name: (self._name, 1),
             OptionalName: (self._optional_name, 1),
             OptionalNames: (self._optional_names, 2),
@@ -68,6 +96,13 @@ class Arguments:
         text: bytes = self._ffi.string(pointer)
         return text
 
+    def _optional_text(self, arguments: Sequence[Any], place: int, name: str) -> OptionalText:
+        return OptionalText(self._text(arguments, place, name) if arguments[place] else None)
+
+    def _optional_texts(self, arguments: Sequence[Any], place: int, name: str) -> OptionalTexts:
+        del name
+        return OptionalTexts(self._ffi, *arguments[place : place + 2])
+
     def _texts(self, arguments: Sequence[Any], place: int, name: str) -> list[bytes]:
         array, count = arguments[place : place + 2]
         if not array:
@@ -92,9 +127,12 @@ class Arguments:
 
     def _optional_names(self, arguments: Sequence[Any], place: int, name: str) -> list[str]:
         array, count = arguments[place : place + 2]
-        if not array or count <= 0:
-            return []
-        return [decode_name(self._ffi, array[i], name) or "" for i in range(min(count, MAX_ROWS))]
+        if count < 0 or count > MAX_ROWS or (count and not array):
+            raise InvalidArgumentError(
+                f"{name} are {count} in {'an array' if array else 'no array'}; pass an array and "
+                f"its length, at most {MAX_ROWS}, or NULL and 0"
+            )
+        return [self._name(array, index, name) for index in range(count)]
 
 
 def _as_it_is(arguments: Sequence[Any], place: int, name: str) -> Any:

@@ -1,6 +1,6 @@
 """Bind the verbs to the functions of the table, once, when Python starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from libsemantic.engine.errors import InternalError, InvalidArgumentError
@@ -8,22 +8,31 @@ from libsemantic.engine.registry import Registry
 
 from ..codecs import FFI, Lib
 from ..native import Entry, as_semantic_error
-from . import batches, classifying, finding, grounding, loading, variants
+from . import (
+    batches,
+    classifying,
+    finding,
+    grounding,
+    loading,
+    similarity,
+    validating,
+    variants,
+)
 from .answers import Answer, Interned, Memory, answer_for
 from .arguments import Arguments
-from .context import Context
+from .context import Context, Verb
 from .slots import Slots
 from .table import FREE, PLAIN, ROWS, Row, Slot
 
 PREFIX = "py_candle_"
 FAILED = 1
 
-Verb = Callable[..., object]
-
+_MODULES = (
+    *(batches, classifying, finding, grounding, loading, similarity, validating),
+    variants,
+)
 VERBS: Mapping[str, Verb] = {
-    name: verb
-    for module in (batches, classifying, finding, grounding, loading, variants)
-    for name, verb in module.VERBS.items()
+    name: verb for module in _MODULES for name, verb in module.VERBS.items()
 }
 
 
@@ -39,7 +48,7 @@ def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:
 
 def _entry(ffi: FFI, lib: Lib, memory: Memory, context: Context) -> Entry:
     row = context.row
-    verb = VERBS.get(row.verb, loading.unsupported)
+    verb = VERBS[row.verb]
     arguments = Arguments(ffi, verb)
     declared = ffi.typeof(getattr(lib, PREFIX + row.function))
     inputs = len(declared.args)

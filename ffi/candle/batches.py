@@ -9,10 +9,10 @@ import numpy as np
 
 from libsemantic.engine.config import Output, RunOptions
 from libsemantic.engine.errors import InvalidArgumentError, NotFoundError
-from libsemantic.engine.results import Classification, Float32, TokenClassification
+from libsemantic.engine.results import Classification, Float32, Result, TokenClassification
 
-from .arguments import Name, OptionalNames, Pointer, Texts
-from .context import Context
+from .arguments import Name, OptionalNames, Texts
+from .context import Context, Verb
 from .hub import local_folder
 from .slots import require_all
 
@@ -68,7 +68,7 @@ def load_lora(
     intent: Name,
     pii: Name,
     security: Name,
-    architecture: Pointer,
+    architecture: Name,
     use_cpu: bool,
 ) -> bool:
     """Load three classifiers, all or none; the folders tell the architecture."""
@@ -118,12 +118,12 @@ def classify_batch(context: Context, texts: Texts) -> Batch:
     slots = context.slots
     registry = slots.registry
     handles = [slots.first([slot]) for slot in context.row.slots]
-    options = slots.run_options()
-    as_tokens = RunOptions(output=Output.TOKENS, long_text=options.long_text)
-    intents = registry.classify(handles[0], texts, options)
+    as_tokens = RunOptions(output=Output.TOKENS, long_text=slots.long_text())
+    intents = registry.classify(handles[0], texts)
     tokens = registry.classify_tokens(handles[1], texts, as_tokens)
-    threats = registry.classify(handles[2], texts, options)
-    for handle, result in zip(handles, (intents, tokens, threats), strict=True):
+    threats = registry.classify(handles[2], texts)
+    results: tuple[Result, ...] = (intents, tokens, threats)
+    for handle, result in zip(handles, results, strict=True):
         require_all(result)
         slots.note_cuts(handle, result)
     rows = range(len(texts))
@@ -166,6 +166,6 @@ def _safety(result: Classification, row: int) -> Safety:
     return Safety(not harmless, _NO_THREAT if harmless else label, float(result.score[row]))
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb for verb in (load_lora, load_unified, classify_batch)
 }

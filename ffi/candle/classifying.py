@@ -6,11 +6,11 @@ from typing import NamedTuple
 from libsemantic.engine.results import Float32
 
 from .arguments import Text
-from .context import Context
+from .context import Context, Verb
 
 
 class Classified(NamedTuple):
-    """The winning class; ``label`` is the address of its name, ``probabilities`` float32[labels]."""
+    """The winning class; ``label`` is the address of its name, ``probabilities`` float32[n]."""
 
     predicted_class: int
     confidence: float
@@ -23,7 +23,7 @@ def classify(context: Context, text: Text) -> Classified:
     """Answer with the model in the first slot of the row that holds one."""
     slots = context.slots
     handle = slots.first(context.row.slots)
-    result = slots.registry.classify(handle, [text], slots.run_options())
+    result = slots.registry.classify(handle, [text])
     slots.note_cuts(handle, result)
     winner = int(result.label_index[0])
     return Classified(
@@ -35,4 +35,4 @@ def classify(context: Context, text: Text) -> Classified:
     )
 
 
-VERBS: Mapping[str, object] = {"classify": classify}
+VERBS: Mapping[str, Verb] = {"classify": classify}

@@ -1,10 +1,13 @@
 """What a verb gets besides its arguments."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .answers import Interned
 from .slots import Slots
 from .table import Row
+
+Verb = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)

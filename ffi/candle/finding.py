@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from libsemantic.engine.config import RunOptions
+from libsemantic.engine.config import LongText, RunOptions
 from libsemantic.engine.descriptions import read_description
 from libsemantic.engine.entities import label_scheme
 from libsemantic.engine.errors import BadArtifactError, NotFoundError
@@ -14,7 +14,7 @@ from libsemantic.engine.results import TokenClassification
 from libsemantic.engine.sharing import FileIdentity, file_identity
 
 from .arguments import Name, Pointer, Text
-from .context import Context
+from .context import Context, Verb
 
 _UNKNOWN = "UNKNOWN_PII"
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -43,8 +43,14 @@ def find_entities(context: Context, text: Text) -> Entities:
     return _entities(context, text, result, result.labels)
 
 
-def find_entities_with(context: Context, text: Text, labels: Pointer) -> Entities:
+def find_entities_with(context: Context, text: Text, labels: Name) -> Entities:
     """Do the same; the second argument names labels, which the model knows by itself."""
+    del labels
+    return find_entities(context, text)
+
+
+def find_entities_beside(context: Context, text: Text, labels: Pointer) -> Entities:
+    """Do the same; the second argument is not even read: in Rust the function has only one."""
     del labels
     return find_entities(context, text)
 
@@ -63,15 +69,15 @@ def find_entities_named_by(context: Context, text: Text, config_path: Name) -> E
 def _ask(context: Context, text: Text) -> tuple[int, TokenClassification]:
     slots = context.slots
     handle = slots.first(context.row.slots)
-    options = _options(context.row.threshold, slots.run_options())
+    options = _options(context.row.threshold, slots.long_text())
     result = slots.registry.classify_tokens(handle, [text], options)
     slots.note_cuts(handle, result)
     return handle, result
 
 
 @lru_cache(maxsize=16)
-def _options(threshold: float, options: RunOptions) -> RunOptions:
-    return RunOptions(threshold=threshold, long_text=options.long_text)
+def _options(threshold: float, long_text: LongText) -> RunOptions:
+    return RunOptions(threshold=threshold, long_text=long_text)
 
 
 def _entities(
@@ -119,6 +125,12 @@ def _renamed(labels: tuple[str, ...], names: tuple[tuple[int, str], ...]) -> tup
     return tuple(types[kind] for kind in range(len(scheme.types)))
 
 
-VERBS: Mapping[str, object] = {
-    verb.__name__: verb for verb in (find_entities, find_entities_with, find_entities_named_by)
+VERBS: Mapping[str, Verb] = {
+    verb.__name__: verb
+    for verb in (
+        find_entities,
+        find_entities_with,
+        find_entities_beside,
+        find_entities_named_by,
+    )
 }

@@ -7,7 +7,7 @@ Python side returns 0 once the answer is there; after anything else the error va
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..generate import Function, Header, Parameter
@@ -220,9 +220,12 @@ def _call(entry: Entry, header: Header) -> Iterator[str]:
         yield "return found;"
         return
     # Where a pointer is NULL the result stays as it is.
-    given = " && ".join(f"{p.name} != NULL" for p in function.parameters if p.pointers)
-    yield f"if ({given})"
-    yield f"    *{out.name} = found;"
+    missing = " || ".join(f"{p.name} == NULL" for p in function.parameters if p.pointers)
+    yield f"if ({missing}) {{"
+    yield from (f"    {line}" for line in _free_block("found.", header.structs[answer]))
+    yield "    return -1;"
+    yield "}"
+    yield f"*{out.name} = found;"
     yield "return failed ? -1 : 0;"
 
 
@@ -232,8 +235,19 @@ def _constant(failure: Failure) -> str:
     return "{" + ", ".join(f".{name} = {value}" for name, value in failure.items()) + "}"
 
 
+def _free_block(struct: str, fields: Sequence[Parameter]) -> Iterator[str]:
+    """Free the block of a struct: its first pointer that is not NULL."""
+    pointers = [f"{struct}{p.name}" for p in fields if p.pointers]
+    for pointer in pointers[:-1]:
+        yield f"if ({pointer} != NULL)"
+        yield f"    semantic_free({pointer});"
+        yield "else"
+    for pointer in pointers[-1:]:
+        yield f"semantic_free({pointer});"
+
+
 def _free(row: Row, function: Function, header: Header) -> Iterator[str]:
-    """All that a result points to is one block, which its first pointer is."""
+    """All that a result points to is one block."""
     first = function.parameters[0]
     access = "->" if first.pointers else "."
     fields = [p for p in header.structs.get(first.type, ()) if p.pointers]
@@ -245,11 +259,6 @@ def _free(row: Row, function: Function, header: Header) -> Iterator[str]:
     if first.pointers:
         yield f"if ({first.name} == NULL)"
         yield "    return;"
-    pointers = [f"{first.name}{access}{p.name}" for p in fields]
-    for pointer in pointers[:-1]:
-        yield f"if ({pointer} != NULL)"
-        yield f"    semantic_free({pointer});"
-        yield "else"
-    yield f"semantic_free({pointers[-1]});"
+    yield from _free_block(f"{first.name}{access}", fields)
     for name in row.clears:
         yield f"memset(&{first.name}->{name}, 0, sizeof {first.name}->{name});"

@@ -11,7 +11,7 @@ from libsemantic.engine.errors import SemanticError
 from libsemantic.engine.results import Classification, Float32, TokenClassification
 
 from .arguments import Text
-from .context import Context
+from .context import Context, Verb
 
 _TOKENS = RunOptions(output=Output.TOKENS)
 _DEFAULT_THRESHOLD = 0.5
@@ -153,11 +153,14 @@ def infer(context: Context, premise: Text, hypothesis: Text) -> Inference:
 def _inference(result: Classification, row: int) -> Inference:
     kinds = _kinds(result.labels)
     probabilities: Float32 = result.probabilities[row]
-    shares = [0.0, 0.0, 0.0]
-    for kind, probability in zip(kinds, probabilities.tolist(), strict=True):
-        if kind != UNKNOWN:
-            shares[kind] = probability
-    return Inference(kinds[int(result.label_index[row])], float(result.score[row]), *shares)
+    shares = dict(zip(kinds, probabilities.tolist(), strict=True))
+    return Inference(
+        label=kinds[int(result.label_index[row])],
+        confidence=float(result.score[row]),
+        entailment_prob=shares.get(ENTAILMENT, 0.0),
+        neutral_prob=shares.get(NEUTRAL, 0.0),
+        contradiction_prob=shares.get(CONTRADICTION, 0.0),
+    )
 
 
 @lru_cache(maxsize=16)
@@ -237,6 +240,6 @@ def _explained(span: Span, inference: Inference | str) -> ExplainedSpan:
     )
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb for verb in (detect_hallucinations, infer, explain_hallucinations)
 }

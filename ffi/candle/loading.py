@@ -12,7 +12,7 @@ from libsemantic.engine.errors import (
 )
 
 from .arguments import Name
-from .context import Context
+from .context import Context, Verb
 from .slots import Check
 
 
@@ -80,7 +80,7 @@ def unsupported(context: Context, *arguments: object) -> object:
     raise UnsupportedError("unsupported: this library does not answer this function yet")
 
 
-VERBS: Mapping[str, object] = {
+VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (
         load,

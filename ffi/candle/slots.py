@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from libsemantic.engine.adapters import is_adapter
 from libsemantic.engine.artifacts import ModelSpec, read_artifact
-from libsemantic.engine.config import LoadOptions, LongText, Precision, RunOptions, Task
+from libsemantic.engine.config import LoadOptions, LongText, Precision, Task
 from libsemantic.engine.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -145,9 +145,9 @@ class Slots:
         remedy = " or ".join(dict.fromkeys(_LOADERS[slot] for slot in slots))
         raise NotFoundError(f"no model is loaded as {names}; call {remedy} first")
 
-    def run_options(self) -> RunOptions:
-        """Return the options of calls with one text: a limit that was set cuts any text."""
-        return _CUT if os.environ.get(TOKEN_LIMIT) else _AS_THE_TASK
+    def long_text(self) -> LongText:
+        """Return what becomes of a long text: where a limit was set, any is cut."""
+        return LongText.CUT if os.environ.get(TOKEN_LIMIT) else LongText.AUTO
 
     def note_cuts(self, handle: int, result: Result) -> None:
         """Tell in the log of the first text that was cut for a model."""
@@ -160,10 +160,6 @@ class Slots:
             )
 
 
-_CUT = RunOptions(long_text=LongText.CUT)
-_AS_THE_TASK = RunOptions()
-
-
 def require_all(result: Result) -> None:
     """Raise the error of the first row that failed."""
     failed = result.rows.first_error()
@@ -172,14 +168,14 @@ def require_all(result: Result) -> None:
         raise error.detached(row)
 
 
-def token_limit() -> int:
-    """Return the most tokens of a text that are scored.
+def token_limit() -> int | None:
+    """Return the most tokens of a text that are scored, as the environment says, if it does.
 
-    Raise InvalidArgumentError where the environment variable is no such number.
+    Raise InvalidArgumentError where it says what is no such number.
     """
     text = os.environ.get(TOKEN_LIMIT, "")
     if not text:
-        return DEFAULT_TOKEN_LIMIT
+        return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise InvalidArgumentError(
             f"{TOKEN_LIMIT} is {text!r:.40}; set it to a number of tokens, or to nothing"
@@ -188,10 +184,15 @@ def token_limit() -> int:
 
 
 def _max_tokens(spec: ModelSpec) -> int:
-    """Return the limit for a load: 0, the model's own, where that is not too long."""
-    own = spec.default_max_tokens or spec.position_limit
+    """Return the limit for a load; 0 is the model's own.
+
+    A limit that was set may pass the length that the folder declares, never its positions.
+    """
+    declared = spec.default_max_tokens or spec.position_limit
     limit = token_limit()
-    return limit if own > limit else 0
+    if limit is None:
+        return DEFAULT_TOKEN_LIMIT if declared > DEFAULT_TOKEN_LIMIT else 0
+    return min(limit, spec.position_limit or declared)
 
 
 def _is_adapter(folder: str) -> bool:

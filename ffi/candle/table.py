@@ -179,7 +179,7 @@ ROWS: tuple[Row, ...] = (
     Row("init_bert_token_classifier", "load_uncounted", ("bert-token",), FALSE),
     Row(
         "classify_bert_pii_tokens",
-        "find_entities_with",
+        "find_entities_beside",
         ("bert-token", "candle-bert-token"),
         NO_COUNT,
         threshold=0.5,

@@ -8,7 +8,7 @@ from libsemantic.engine.descriptions import read_description
 from libsemantic.engine.errors import NotFoundError
 
 from .arguments import Name
-from .context import Context
+from .context import Context, Verb
 
 _MULTILINGUAL_VOCABULARY = 200_000
 _LONG = 32_768
@@ -74,6 +74,4 @@ def _number(values: Mapping[str, object], key: str, default: float) -> float:
     return value if isinstance(value, int | float) else default
 
 
-VERBS: Mapping[str, object] = {
-    verb.__name__: verb for verb in (is_multilingual, is_multilingual_32k)
-}
+VERBS: Mapping[str, Verb] = {verb.__name__: verb for verb in (is_multilingual, is_multilingual_32k)}

@@ -330,6 +330,7 @@ ONLY_FOR: dict[str, tuple[RunOptions, set[Call]]] = {
     "window_overlap": (RunOptions(window_overlap=5), set(Call)),
     "timeout_ms": (RunOptions(timeout_ms=60_000), set(Call)),
     "cancel_key": (RunOptions(cancel_key=3), set(Call)),
+    "max_tokens": (RunOptions(max_tokens=9), set(Call)),
 }
 
 
