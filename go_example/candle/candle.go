@@ -199,8 +199,8 @@ func classify(function, text string) class {
 	}, text)
 }
 
-// tag asks a function of either kind. The array is looked at in the way of candle-binding,
-// which can see 1,000 entities of a BERT model.
+// tag asks a function of either kind. As in candle-binding the arrays are looked at as ones
+// of a fixed length: two of the functions may answer 1,000 entities at most.
 func tag(function, text, labels string) ([]entity, error) {
 	var out []entity
 	failed := withC(func(s ...*C.char) bool {
@@ -209,7 +209,11 @@ func tag(function, text, labels string) ([]entity, error) {
 			defer C.free_bert_token_classification_result(r)
 			if r.num_entities > 0 {
 				n := int(r.num_entities)
-				for _, e := range (*[1000]C.BertTokenEntity)(unsafe.Pointer(r.entities))[:n:n] {
+				array := (*[1 << 20]C.BertTokenEntity)(unsafe.Pointer(r.entities))[:]
+				if function != "classify_bert_pii_tokens" {
+					array = array[:1000:1000]
+				}
+				for _, e := range array[:n:n] {
 					out = append(out, entity{C.GoString(e.entity_type), C.GoString(e.text),
 						int(e.start), int(e.end), float32(e.confidence)})
 				}
