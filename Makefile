@@ -133,6 +133,7 @@ format: $(VENV_STAMP) ## format Python, Go and C
 bench: $(LIBRARY) models ## measure speed and memory (BENCH_ARGS=... is passed on)
 	$(PY) bench/bench.py $(BENCH_ARGS)
 	$(PY) bench/adapters.py
+	$(PY) bench/candle.py
 
 .PHONY: install
 install: ## make a standalone tree in PREFIX (default /opt/libsemantic)
