@@ -123,14 +123,25 @@ def read_json(path: Path) -> object:
             f"{path} has {size} bytes; a description has at most {MAX_DESCRIPTION_BYTES}"
         )
     try:
-        text = path.read_bytes().decode()
-        value: object = json.loads(text, object_pairs_hook=_unambiguous)
-        if "\\u" in text:  # a lone surrogate could not leave the library as UTF-8
-            json.dumps(value, ensure_ascii=False).encode()
+        return parse_json(path.read_bytes().decode())
     except OSError as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadArtifactError(f"{path} is damaged JSON: {error}; fetch the file again") from error
+
+
+def parse_json(text: str) -> object:
+    """Parse JSON.
+
+    Raises ValueError where it is damaged, nested too deeply, says two things for one key, or
+    holds a lone surrogate, which could not leave the library as UTF-8.
+    """
+    try:
+        value: object = json.loads(text, object_pairs_hook=_unambiguous)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
     return value
 
 

@@ -87,7 +87,8 @@ def check(model: Model, call: Call, options: RunOptions) -> None:
         raise InvalidArgumentError(
             "threshold drops entities and has no meaning for output TOKENS; leave it 0"
         )
-    if options.layer and options.layer not in model.info.layers:
+    last = model.spec.config.get("num_hidden_layers")
+    if options.layer and options.layer != last and options.layer not in model.info.layers:
         allowed = ", ".join(map(str, model.info.layers.tolist()))
         raise InvalidArgumentError(
             f"layer is {options.layer}, model {model.info.name!r} allows {allowed}"

@@ -557,18 +557,22 @@ EnhancedHallucinationDetectionResult detect_hallucinations_with_nli(const char *
 
 /* ---- Embeddings --------------------------------------------------------- */
 
-/* Load Qwen3 and Gemma; NULL or an empty path leaves one out, both are false. */
+/* Load Qwen3 and Gemma, all that are named or none; NULL or an empty path leaves one out, both are
+ * false. */
 bool init_embedding_models(const char *qwen3_model_path, const char *gemma_model_path,
                            bool use_cpu);
 
-/* Load Qwen3, Gemma and mmBERT; NULL or an empty path leaves one out, all are false. */
+/* Load Qwen3, Gemma and mmBERT, all that are named or none; NULL or an empty path leaves one out,
+ * all are false. */
 bool init_embedding_models_with_mmbert(const char *qwen3_model_path, const char *gemma_model_path,
                                        const char *mmbert_model_path, bool use_cpu);
 
 /* Load mmBERT. */
 bool init_mmbert_embedding_model(const char *model_path, bool use_cpu);
 
-/* Load Qwen3 for get_embedding_batched. */
+/* Load a Qwen3 of its own for get_embedding_batched; it runs at most max_batch_size texts at once
+ * (0: the default). What arrives during a run is run together, and nothing waits for max_wait_ms.
+ */
 bool init_embedding_models_batched(const char *qwen3_model_path, int max_batch_size,
                                    uint64_t max_wait_ms, bool use_cpu);
 
@@ -576,7 +580,8 @@ bool init_embedding_models_batched(const char *qwen3_model_path, int max_batch_s
 int get_embedding_smart(const char *text, float quality_priority, float latency_priority,
                         EmbeddingResult *result);
 
-/* The same, cut to target_dim (0 or less: whole); free_embedding. */
+/* The same, cut to the first target_dim numbers and scaled to unit length (0 or less: whole; more
+ * than the model has: error value); free_embedding. */
 int get_embedding_with_dim(const char *text, float quality_priority, float latency_priority,
                            int target_dim, EmbeddingResult *result);
 
@@ -584,7 +589,8 @@ int get_embedding_with_dim(const char *text, float quality_priority, float laten
 int get_embedding_with_model_type(const char *text, const char *model_type, int target_dim,
                                   EmbeddingResult *result);
 
-/* The same, answered after target_layer layers (0 or less: all); free_embedding. */
+/* The same; mmBERT answers after target_layer layers (0 or less: all), where its files list that
+ * number; free_embedding. */
 int get_embedding_2d_matryoshka(const char *text, const char *model_type, int target_layer,
                                 int target_dim, EmbeddingResult *result);
 
@@ -592,10 +598,11 @@ int get_embedding_2d_matryoshka(const char *text, const char *model_type, int ta
 int get_embedding_batched(const char *text, const char *model_type, int target_dim,
                           EmbeddingResult *result);
 
-/* Nothing to do: the model stays until semantic_unload_model or semantic_cleanup. */
+/* Unload the model of init_embedding_models_batched, after the calls in flight. */
 void shutdown_embedding_batched(void);
 
-/* The cosine of two texts by "auto", "qwen3" or "gemma". */
+/* The cosine of two texts by "qwen3" or "gemma", or by the one model that "auto" chooses for both.
+ */
 int calculate_embedding_similarity(const char *text1, const char *text2, const char *model_type,
                                    int target_dim, EmbeddingSimilarityResult *result);
 
@@ -604,7 +611,8 @@ int calculate_similarity_batch(const char *query, const char **candidates, int n
                                int top_k, const char *model_type, int target_dim,
                                BatchSimilarityResult *result);
 
-/* What of qwen3 and gemma is loaded; free_embedding_models_info. */
+/* "qwen3" and "gemma", loaded or not, and "mmbert" where it is loaded; error value where none is;
+ * free_embedding_models_info. */
 int get_embedding_models_info(EmbeddingModelsInfoResult *result);
 
 /* ---- Embeddings of images and sound: not supported yet ------------------- */
@@ -660,7 +668,10 @@ int is_qwen3_guard_initialized(void);
 
 /* ---- Model selector ------------------------------------------------------ */
 
-/* A selector without a network; error value: NULL; candle_mlp_free. */
+/* A selector without a network; error value: NULL; candle_mlp_free. A handle is a number, not to be
+ * looked into, and never given out twice: one that was freed is answered with the error value.
+ * Selectors are no models: the statistics of semantic.h do not list them, and semantic_cleanup
+ * leaves them alone. */
 MLPHandle *candle_mlp_new(void);
 
 /* The same; device_type 0 CPU, 1 CUDA, 2 Metal: it always runs on the CPU. */
@@ -678,7 +689,8 @@ MLPHandle *candle_mlp_from_json_with_device(const char *json, int device_type);
 /* The same; it always computes in f32. */
 MLPHandle *candle_mlp_from_json_with_device_and_dtype(const char *json, int device_type, int dtype);
 
-/* The model that the network chooses; error value: NULL; candle_mlp_free_string. */
+/* The model that the network chooses; error value: NULL, also where it is not trained and for
+ * another query_len than its own; candle_mlp_free_string. */
 char *candle_mlp_select(const MLPHandle *handle, const double *query, size_t query_len);
 
 /* 1 if the network is trained, else 0; error value: 0. */

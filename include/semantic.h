@@ -324,7 +324,7 @@ typedef struct semantic_run_options {
     int32_t window_overlap;       /* tokens; default min(128, max_tokens / 4) */
     semantic_shorten shorten;     /* pairs only */
     int32_t dimension;            /* embedding only; one of the info's dimensions */
-    int32_t layer;                /* embedding only; one of the info's layers */
+    int32_t layer;                /* embedding only; one of the info's layers, or the last */
     float threshold;              /* multi-label: selected from here on, default 0.5;
                                      entities: those below are dropped, default none */
     const char *prompt_name;      /* embedding only; NULL: the model's default; "": none */

@@ -202,6 +202,7 @@ class Memory:
 
     def __init__(self, ffi: FFI, lib: Lib) -> None:
         self._ffi = ffi
+        self._free = lib.semantic_free
         # A call through cffi gives up the interpreter lock; a PYFUNCTYPE keeps it.
         address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "boundary_block_alloc")))
         self._allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(address)
@@ -212,6 +213,10 @@ class Memory:
         if not base:
             raise OutOfMemoryError(f"no memory for a result of {size} bytes; send fewer texts")
         return base, self._ffi.buffer(self._ffi.cast("char *", base), size)
+
+    def free(self, base: int) -> None:
+        """Free a block; 0 is none."""
+        self._free(self._ffi.cast("void *", base))
 
     def text(self, text: str) -> int:
         """Return the address of a new C string."""
@@ -260,12 +265,17 @@ class StructAnswer:
         """Fill the caller's struct; nothing of it changes where that fails."""
         block = _Block()
         values, offsets = block.place(answer, self._layout)
-        if block.size:
-            base, view = self._memory.block(block.size)
-            block.write(view, base)
-            for place in offsets:
-                values[place] += base
-        self._layout.pack.pack_into(self._ffi.buffer(found, self._size), 0, *values)
+        base = 0
+        try:
+            if block.size:
+                base, view = self._memory.block(block.size)
+                block.write(view, base)
+                for place in offsets:
+                    values[place] += base
+            self._ffi.buffer(found, self._size)[:] = self._layout.pack.pack(*values)
+        except BaseException:
+            self._memory.free(base)
+            raise
 
     def fail(self, message: str, found: CData) -> None:
         """Give the caller the reason, where the struct has room for it."""
@@ -279,14 +289,14 @@ class ValueAnswer:
     def __init__(self, ffi: FFI, memory: Memory, ctype: CData) -> None:
         self._ffi = ffi
         self._memory = memory
-        self._is_text = ctype.cname == "char *"
+        self._ctype = ctype
 
     def write(self, answer: object, found: CData) -> None:
         """Fill the caller's value."""
-        if self._is_text and isinstance(answer, str):
-            found[0] = self._ffi.cast("char *", self._memory.text(answer))
-        else:
-            found[0] = answer
+        if isinstance(answer, str):
+            answer = self._memory.text(answer)
+        is_pointer = self._ctype.kind == "pointer"
+        found[0] = self._ffi.cast(self._ctype, answer) if is_pointer else answer
 
     def fail(self, message: str, found: CData) -> None:
         """There is no room for a reason."""

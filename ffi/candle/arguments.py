@@ -4,6 +4,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NewType, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from libsemantic.engine.config import MAX_ROWS
 from libsemantic.engine.errors import InvalidArgumentError
 
@@ -19,6 +22,10 @@ Name = NewType("Name", str)
 OptionalName = NewType("OptionalName", str)
 # An array of names and their number, which may be NULL and 0: two C arguments.
 OptionalNames = NewType("OptionalNames", list[str])
+# An opaque pointer as a number; NULL is 0.
+Address = NewType("Address", int)
+# An array of double and its number: two C arguments; a view of the caller's memory.
+Doubles = NewType("Doubles", NDArray[np.float64])
 # A pointer as it is; the verb reads it.
 Pointer = NewType("Pointer", object)
 
@@ -54,8 +61,11 @@ Reader = Callable[[Sequence[Any], int, str], Any]
 class Arguments:
     """Reads the C arguments of one verb."""
 
-    def __init__(self, ffi: FFI, verb: Callable[..., object]) -> None:
-        """Raise TypeError where the verb has an annotation that is not known here."""
+    def __init__(self, ffi: FFI, verb: Callable[..., object], given: int) -> None:
+        """Read ``given`` C arguments; parameters with defaults need none.
+
+        Raise TypeError where the verb has an annotation that is not known here.
+        """
         self._ffi = ffi
         readers: dict[object, tuple[Reader, int]] = {
             Text: (self._text, 1),
@@ -65,6 +75,8 @@ class Arguments:
             Name: (self._name, 1),
             OptionalName: (self._optional_name, 1),
             OptionalNames: (self._optional_names, 2),
+            Address: (self._address, 1),
+            Doubles: (self._doubles, 2),
             Pointer: (_as_it_is, 1),
             **dict.fromkeys((int, float, bool), (_as_it_is, 1)),
         }
@@ -76,6 +88,8 @@ class Arguments:
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 self.variadic = True
                 continue
+            if parameter.default is not parameter.empty and self.count >= given:
+                break
             known = readers.get(hints[name])
             if known is None:
                 raise TypeError(f"{verb.__name__}: no C argument is read as {hints[name]}")
@@ -133,6 +147,22 @@ class Arguments:
                 f"its length, at most {MAX_ROWS}, or NULL and 0"
             )
         return [self._name(array, index, name) for index in range(count)]
+
+    def _address(self, arguments: Sequence[Any], place: int, name: str) -> int:
+        del name
+        return int(self._ffi.cast("uintptr_t", arguments[place]))
+
+    def _doubles(self, arguments: Sequence[Any], place: int, name: str) -> NDArray[np.float64]:
+        array, count = arguments[place : place + 2]
+        if not array:
+            raise InvalidArgumentError(f"{name} is NULL; pass an array of numbers")
+        try:
+            memory = self._ffi.buffer(array, count * 8)
+        except OverflowError:
+            raise InvalidArgumentError(
+                f"{name} has {count} numbers; no memory holds them"
+            ) from None
+        return np.frombuffer(memory, np.float64)
 
 
 def _as_it_is(arguments: Sequence[Any], place: int, name: str) -> Any:

@@ -11,9 +11,11 @@ from ..native import Entry, as_semantic_error
 from . import (
     batches,
     classifying,
+    embedding,
     finding,
     grounding,
     loading,
+    selecting,
     similarity,
     validating,
     variants,
@@ -21,6 +23,7 @@ from . import (
 from .answers import Answer, Interned, Memory, answer_for
 from .arguments import Arguments
 from .context import Context, Verb
+from .selectors import Selectors
 from .slots import Slots
 from .table import FREE, PLAIN, ROWS, Row, Slot
 
@@ -28,8 +31,8 @@ PREFIX = "py_candle_"
 FAILED = 1
 
 _MODULES = (
-    *(batches, classifying, finding, grounding, loading, similarity, validating),
-    variants,
+    *(batches, classifying, embedding, finding, grounding, loading, selecting, similarity),
+    *(validating, variants),
 )
 VERBS: Mapping[str, Verb] = {
     name: verb for module in _MODULES for name, verb in module.VERBS.items()
@@ -38,9 +41,10 @@ VERBS: Mapping[str, Verb] = {
 
 def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:
     """Return the Python side of each function that Python answers, by its C name."""
-    memory, labels, slots = Memory(ffi, lib), Interned(ffi), Slots(registry)
+    memory = Memory(ffi, lib)
+    labels, slots, selectors = Interned(ffi), Slots(registry), Selectors()
     return {
-        PREFIX + row.function: _entry(ffi, lib, memory, Context(row, slots, labels))
+        PREFIX + row.function: _entry(ffi, lib, memory, Context(row, slots, labels, selectors))
         for row in ROWS
         if row.verb not in (FREE, PLAIN)
     }
@@ -49,13 +53,13 @@ def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:
 def _entry(ffi: FFI, lib: Lib, memory: Memory, context: Context) -> Entry:
     row = context.row
     verb = VERBS[row.verb]
-    arguments = Arguments(ffi, verb)
     declared = ffi.typeof(getattr(lib, PREFIX + row.function))
     inputs = len(declared.args)
     answer: Answer | None = None
     if row.failure != "":
         inputs -= 1
         answer = answer_for(ffi, memory, declared.args[-1])
+    arguments = Arguments(ffi, verb, inputs)
     if arguments.count != inputs and not arguments.variadic:
         raise InternalError(
             f"{row.function} has {inputs} arguments, verb {row.verb} reads {arguments.count}"

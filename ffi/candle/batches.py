@@ -14,7 +14,7 @@ from libsemantic.engine.results import Classification, Float32, Result, TokenCla
 from .arguments import Name, OptionalNames, Texts
 from .context import Context, Verb
 from .hub import local_folder
-from .slots import require_all
+from .slots import Wanted, require_all
 
 # A label that says that there is nothing to fear, as a word of its own: "unsafe" is none, and
 # "not safe" neither.
@@ -74,7 +74,7 @@ def load_lora(
     """Load three classifiers, all or none; the folders tell the architecture."""
     del architecture
     paths = (intent, pii, security)
-    wanted = [(slot, path, None, "") for slot, path in zip(context.row.slots, paths, strict=True)]
+    wanted = [Wanted(slot, path) for slot, path in zip(context.row.slots, paths, strict=True)]
     context.slots.load_all(wanted, use_cpu)
     return True
 
@@ -98,7 +98,7 @@ def load_unified(
     if not os.path.lexists(folder):
         raise NotFoundError(f"{base!r} is not there; pass the folder of the base")
     slots, paths = context.row.slots, (intent, pii, security)
-    wanted = [(slot, path, None, folder) for slot, path in zip(slots, paths, strict=True)]
+    wanted = [Wanted(slot, path, None, folder) for slot, path in zip(slots, paths, strict=True)]
     context.slots.load_all(wanted, use_cpu)
     for slot, labels in zip(slots, (intent_labels, pii_labels, security_labels), strict=True):
         info = context.slots.registry.info(context.slots.first([slot]))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .answers import Interned
+from .selectors import Selectors
 from .slots import Slots
 from .table import Row
 
@@ -12,8 +13,9 @@ Verb = Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The row that is answered, the models, and the labels that outlive a call."""
+    """The row that is answered, the models, the labels that outlive a call, and the selectors."""
 
     row: Row
     slots: Slots
     labels: Interned
+    selectors: Selectors

@@ -201,7 +201,7 @@ def _call(entry: Entry, header: Header) -> Iterator[str]:
     if entry.row.idle:
         yield f'const candle_calls *known = candle_find_calls("{function.name}");'
         yield "if (known == NULL || !known->started())"
-        yield "    return failure;"
+        yield "    return failure;" if answer else "    return;"
     yield f'const candle_calls *calls = enter("{function.name}", {message});'
     call = f"calls->{function.name}({', '.join(arguments)})"
     if not answer:

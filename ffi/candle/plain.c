@@ -26,9 +26,6 @@ int is_qwen3_guard_initialized(void) {
     return 0;
 }
 
-void shutdown_embedding_batched(void) {
-}
-
 /* ---- Blocks by safe_alloc_... -------------------------------------------- */
 
 #define MANY_BLOCKS 100

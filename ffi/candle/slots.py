@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from libsemantic.engine.adapters import is_adapter
 from libsemantic.engine.artifacts import ModelSpec, read_artifact
@@ -26,6 +27,21 @@ TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
 DEFAULT_TOKEN_LIMIT = 8192
 
 Check = Callable[[ModelSpec], None]
+
+
+class Wanted(NamedTuple):
+    """A model for a slot.
+
+    ``check`` raises for a folder that will not do; ``base_path`` is for adapters alone;
+    ``max_batch_rows`` 0 stands for the default.
+    """
+
+    slot: str
+    path: str
+    check: Check | None = None
+    base_path: str = ""
+    max_batch_rows: int = 0
+
 
 _UNDO_MS = 60_000
 
@@ -60,20 +76,19 @@ class Slots:
     ) -> None:
         """Load the model of a slot, unless it holds that folder already.
 
-        ``check`` raises for a folder that will not do; ``base_path`` is for adapters alone.
         Raise AlreadyExistsError where the slot holds another folder, else as a load does.
         """
-        self.load_all([(slot, path, check, base_path)], use_cpu)
+        self.load_all([Wanted(slot, path, check, base_path)], use_cpu)
 
-    def load_all(self, wanted: Sequence[tuple[str, str, Check | None, str]], use_cpu: bool) -> None:
-        """Load several slots, all or none: (slot, path, check, base_path) each."""
+    def load_all(self, wanted: Sequence[Wanted], use_cpu: bool) -> None:
+        """Load several slots, all or none."""
         loaded: list[int] = []
         with ExitStack() as held:
-            for slot in sorted(slot for slot, _, _, _ in wanted):
+            for slot in sorted(each.slot for each in wanted):
                 held.enter_context(self._locks[slot])
             try:
-                for slot, path, check, base_path in wanted:
-                    handle = self._load(slot, path, use_cpu, check, base_path)
+                for each in wanted:
+                    handle = self._load(each, use_cpu)
                     if handle is not None:
                         loaded.append(handle)
             except BaseException:
@@ -81,10 +96,9 @@ class Slots:
                     self.registry.unload(handle, _UNDO_MS)
                 raise
 
-    def _load(
-        self, slot: str, path: str, use_cpu: bool, check: Check | None, base_path: str
-    ) -> int | None:
+    def _load(self, wanted: Wanted, use_cpu: bool) -> int | None:
         """Return the handle of a new model, None where the slot holds the folder already."""
+        slot, path, check, base_path, max_batch_rows = wanted
         name = Slot.model_name(slot)
         folder = local_folder(path)
         known = self.find(slot)
@@ -119,6 +133,7 @@ class Slots:
             device="cpu" if use_cpu else "auto",
             max_tokens=_max_tokens(spec),
             base_path=base_path if spec.adapter is not None else "",
+            max_batch_rows=max_batch_rows,
         )
         return self.registry.load(folder, options)
 

@@ -42,6 +42,8 @@ VECTORS: TaskName = "EMBEDDING"
 
 MODERNBERT = frozenset({"modernbert"})
 DEBERTA = frozenset({"deberta-v2"})
+QWEN3 = frozenset({"qwen3"})
+GEMMA = frozenset({"gemma3_text"})
 ANY_FAMILY: frozenset[str] = frozenset()
 
 
@@ -89,10 +91,15 @@ SLOTS: Mapping[str, Slot] = {
     "lora-intent": Slot(SEQUENCE),
     "lora-pii": Slot(TOKENS),
     "lora-security": Slot(SEQUENCE),
+    "qwen3": Slot(VECTORS, QWEN3),
+    "gemma": Slot(VECTORS, GEMMA),
+    "mmbert-embedding": Slot(VECTORS, MODERNBERT),
+    "qwen3-batched": Slot(VECTORS, QWEN3),
 }
 
 UNIFIED = ("unified-intent", "unified-pii", "unified-security")
 LORA = ("lora-intent", "lora-pii", "lora-security")
+EMBEDDINGS = ("qwen3", "gemma", "mmbert-embedding")
 CANDLE_BERT_TOKENS = ("candle-bert-token", "bert-token", "modernbert-pii-token")
 
 
@@ -227,19 +234,19 @@ ROWS: tuple[Row, ...] = (
         "detect_hallucinations_with_nli", "explain_hallucinations", ("hallucination", "nli"), ERROR
     ),
     # Embeddings
-    Row("init_embedding_models", "unsupported", (), FALSE),
-    Row("init_embedding_models_with_mmbert", "unsupported", (), FALSE),
-    Row("init_mmbert_embedding_model", "unsupported", (), FALSE),
-    Row("init_embedding_models_batched", "unsupported", (), FALSE),
-    Row("get_embedding_smart", "unsupported", (), NO_VECTOR),
-    Row("get_embedding_with_dim", "unsupported", (), NO_VECTOR),
-    Row("get_embedding_with_model_type", "unsupported", (), NO_VECTOR),
-    Row("get_embedding_2d_matryoshka", "unsupported", (), NO_VECTOR),
-    Row("get_embedding_batched", "unsupported", (), NO_VECTOR),
-    Row("shutdown_embedding_batched", PLAIN),
-    Row("calculate_embedding_similarity", "unsupported", (), NO_COSINE),
-    Row("calculate_similarity_batch", "unsupported", (), NO_MATCHES),
-    Row("get_embedding_models_info", "unsupported", (), ERROR),
+    Row("init_embedding_models", "load_embeddings", EMBEDDINGS[:2], FALSE),
+    Row("init_embedding_models_with_mmbert", "load_embeddings_with_mmbert", EMBEDDINGS, FALSE),
+    Row("init_mmbert_embedding_model", "load", EMBEDDINGS[2:], FALSE),
+    Row("init_embedding_models_batched", "load_batched", ("qwen3-batched",), FALSE),
+    Row("get_embedding_smart", "embed_smart", EMBEDDINGS, NO_VECTOR),
+    Row("get_embedding_with_dim", "embed_routed", EMBEDDINGS, NO_VECTOR),
+    Row("get_embedding_with_model_type", "embed_named", EMBEDDINGS, NO_VECTOR),
+    Row("get_embedding_2d_matryoshka", "embed_layered", EMBEDDINGS, NO_VECTOR),
+    Row("get_embedding_batched", "embed_batched", ("qwen3-batched",), NO_VECTOR),
+    Row("shutdown_embedding_batched", "unload", ("qwen3-batched",), idle=IDLE),
+    Row("calculate_embedding_similarity", "compare_embeddings", EMBEDDINGS, NO_COSINE),
+    Row("calculate_similarity_batch", "rank_embeddings", EMBEDDINGS, NO_MATCHES),
+    Row("get_embedding_models_info", "list_embeddings", EMBEDDINGS, ERROR),
     # Embeddings of images and sound
     Row("init_multimodal_embedding_model", "unsupported", (), FALSE),
     Row("multimodal_encode_text", "unsupported", (), NO_MEDIA),
@@ -257,16 +264,16 @@ ROWS: tuple[Row, ...] = (
     Row("classify_with_qwen3_guard", "unsupported", (), ERROR),
     Row("is_qwen3_guard_initialized", PLAIN),
     # Model selector
-    Row("candle_mlp_new", "unsupported", (), NULL),
-    Row("candle_mlp_new_with_device", "unsupported", (), NULL),
-    Row("candle_mlp_new_with_device_and_dtype", "unsupported", (), NULL),
-    Row("candle_mlp_from_json", "unsupported", (), NULL),
-    Row("candle_mlp_from_json_with_device", "unsupported", (), NULL),
-    Row("candle_mlp_from_json_with_device_and_dtype", "unsupported", (), NULL),
-    Row("candle_mlp_select", "unsupported", (), NULL),
-    Row("candle_mlp_is_trained", "unsupported", (), ZERO),
-    Row("candle_mlp_to_json", "unsupported", (), NULL),
-    Row("candle_mlp_free", FREE),
+    Row("candle_mlp_new", "new_selector", (), NULL),
+    Row("candle_mlp_new_with_device", "new_selector", (), NULL),
+    Row("candle_mlp_new_with_device_and_dtype", "new_selector", (), NULL),
+    Row("candle_mlp_from_json", "selector_from_json", (), NULL),
+    Row("candle_mlp_from_json_with_device", "selector_from_json", (), NULL),
+    Row("candle_mlp_from_json_with_device_and_dtype", "selector_from_json", (), NULL),
+    Row("candle_mlp_select", "select", (), NULL),
+    Row("candle_mlp_is_trained", "is_trained", (), ZERO),
+    Row("candle_mlp_to_json", "selector_to_json", (), NULL),
+    Row("candle_mlp_free", "free_selector", idle=IDLE),
     Row("candle_mlp_free_string", FREE),
     # Validation
     Row("validate_text_input", "validate_text", (), REFUSED),

@@ -1,0 +1,177 @@
+"""Which embedding model answers, and what is done with its vectors."""
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pytest
+
+from libsemantic.engine.errors import InvalidArgumentError, NotFoundError, TooLongError
+from libsemantic.ffi.candle import vectors
+from libsemantic.ffi.candle.routing import (
+    EmbeddingModel,
+    choose,
+    choose_for_batch,
+    choose_for_pair,
+    count_words,
+    named,
+)
+
+QWEN3, GEMMA, MMBERT, MULTIMODAL = EmbeddingModel
+ALL = (QWEN3, GEMMA, MMBERT)
+ABOVE_07 = math.nextafter(0.7, 1)
+ABOVE_05 = math.nextafter(0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "quality", "latency", "dimension", "model"),
+    [
+        (0, 0.0, 0.0, 0, QWEN3),
+        (1, 0.7, 0.7, 0, QWEN3),
+        (1, 0.7, ABOVE_07, 0, GEMMA),
+        (1, ABOVE_07, ABOVE_07, 0, QWEN3),
+        (512, 0.0, 1.0, 0, GEMMA),
+        (512, 0.0, 0.0, 0, QWEN3),
+        (513, 1.0, 0.0, 0, GEMMA),
+        (2048, 1.0, 0.0, 0, GEMMA),
+        (2049, 0.0, 1.0, 0, QWEN3),
+        (32_768, 0.0, 1.0, 0, QWEN3),
+        (1, 1.0, 0.5, 256, QWEN3),
+        (1, 1.0, ABOVE_05, 256, GEMMA),
+        (1, 1.0, ABOVE_05, 767, GEMMA),
+        (1, 1.0, ABOVE_05, 768, QWEN3),
+        (1, 1.0, ABOVE_05, 0, QWEN3),
+        (1, 1.0, ABOVE_05, -256, QWEN3),
+        (4096, 1.0, ABOVE_05, 1, GEMMA),
+        (1, math.nan, math.nan, 256, QWEN3),
+        (1, -5.0, 5.0, 0, GEMMA),
+    ],
+)
+def test_length_and_priorities_choose(
+    words: int, quality: float, latency: float, dimension: int, model: EmbeddingModel
+) -> None:
+    assert choose(words, quality, latency, dimension, ALL) is model
+
+
+@pytest.mark.parametrize(
+    ("loaded", "for_quality", "for_latency"),
+    [
+        ((QWEN3, GEMMA, MMBERT), QWEN3, GEMMA),
+        ((QWEN3, GEMMA), QWEN3, GEMMA),
+        ((QWEN3, MMBERT), QWEN3, MMBERT),
+        ((GEMMA, MMBERT), MMBERT, GEMMA),
+        ((QWEN3,), QWEN3, QWEN3),
+        ((GEMMA,), GEMMA, GEMMA),
+        ((MMBERT,), MMBERT, MMBERT),
+    ],
+)
+def test_another_model_answers_for_one_that_is_not_loaded(
+    loaded: Collection[EmbeddingModel], for_quality: EmbeddingModel, for_latency: EmbeddingModel
+) -> None:
+    assert choose(1, 1.0, 0.0, 0, loaded) is for_quality
+    assert choose(1, 0.0, 1.0, 0, loaded) is for_latency
+    assert choose_for_pair((1, 2), loaded) is for_quality
+    assert choose_for_batch((513,), loaded) is for_quality
+    assert choose_for_batch((512,), loaded) is for_latency
+
+
+@pytest.mark.parametrize("loaded", [(), (MULTIMODAL,)])
+def test_without_a_model_nothing_answers(loaded: Collection[EmbeddingModel]) -> None:
+    with pytest.raises(NotFoundError, match="no embedding model"):
+        choose(1, 0.5, 0.5, 0, loaded)
+    with pytest.raises(NotFoundError, match="no embedding model"):
+        choose_for_pair((1, 1), loaded)
+    with pytest.raises(NotFoundError, match="no embedding model"):
+        choose_for_batch((1, 1), loaded)
+
+
+def test_texts_of_too_many_words_are_refused() -> None:
+    with pytest.raises(TooLongError, match="32769 words"):
+        choose(32_769, 0.5, 0.5, 0, ALL)
+    with pytest.raises(TooLongError, match="32769 words"):
+        choose_for_pair((1, 32_769), ALL)
+
+
+def test_a_pair_is_routed_by_its_longer_text() -> None:
+    assert choose_for_pair((1, 513), ALL) is GEMMA
+    assert choose_for_pair((513, 1), ALL) is GEMMA
+    assert choose_for_pair((3000, 513), ALL) is QWEN3
+    assert choose_for_pair((1, 1), ALL) is QWEN3
+
+
+def test_a_batch_is_routed_by_its_mean_size() -> None:
+    assert choose_for_batch((0, 1024), ALL) is GEMMA
+    assert choose_for_batch((0, 1025), ALL) is QWEN3
+    assert choose_for_batch((0, 0), ALL) is GEMMA
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", 0), (" \t\n", 0), ("one", 1), ("  one two\u3000three\u00a0four\n", 4), ("天气很好", 1)],
+)
+def test_words_stand_between_white_space(text: str, words: int) -> None:
+    assert count_words(text.encode()) == words
+
+
+def test_models_are_named_exactly() -> None:
+    names = ["qwen3", "gemma", "mmbert", "multimodal"]
+    assert [named(name) for name in names] == [QWEN3, GEMMA, MMBERT, MULTIMODAL]
+    for name in ("", "Qwen3", "qwen3 ", "auto", "bert"):
+        with pytest.raises(InvalidArgumentError, match="qwen3, gemma, mmbert, multimodal"):
+            named(name)
+    with pytest.raises(InvalidArgumentError, match=r"qwen3, gemma$"):
+        named("mmbert", (QWEN3, GEMMA))
+
+
+@pytest.mark.parametrize(
+    ("dimension", "served"), [(-(2**31), 4), (-1, 4), (0, 4), (1, 1), (3, 3), (4, 4)]
+)
+def test_a_vector_is_cut_to_the_dimension(dimension: int, served: int) -> None:
+    assert vectors.check_dimension(dimension, 4) == served
+
+
+@pytest.mark.parametrize("dimension", [5, 2**31 - 1])
+def test_more_dimensions_than_there_are_are_refused(dimension: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="the model gives 4"):
+        vectors.check_dimension(dimension, 4)
+
+
+def test_what_is_cut_has_unit_length_again() -> None:
+    whole = np.array([[0.6, 0.0, -0.8], [-0.6, 0.8, 0.0], [0.0, 0.0, 1.0]], np.float32)
+    assert vectors.cut(whole, 3) is whole
+    assert vectors.cut(whole, 2) == pytest.approx(np.array([[1, 0], [-0.6, 0.8], [0, 0]]))
+    assert vectors.cut(whole, 1).tolist() == [[1], [-1], [0]]
+
+
+def test_similarity_is_the_cosine() -> None:
+    query = np.array([3.0, 4.0], np.float32)
+    candidates = np.array([[6, 8], [-3, -4], [4, -3], [0, 0], [1, 0]], np.float32)
+    assert vectors.similarities(query, candidates) == pytest.approx([1, -1, 0, 0, 0.6])
+    assert vectors.similarity(query, candidates[4]) == pytest.approx(0.6)
+    assert vectors.similarity(np.zeros(2, np.float32), query) == 0.0
+
+
+def test_similarity_never_leaves_its_range() -> None:
+    for row in np.random.default_rng(1).normal(size=(200, 7)).astype(np.float32):
+        assert vectors.similarity(row, row) == pytest.approx(1.0)
+        assert abs(vectors.similarity(row, row)) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, [1, 3, 0, 2, 4]),
+        (-1, [1, 3, 0, 2, 4]),
+        (1, [1]),
+        (2, [1, 3]),
+        (4, [1, 3, 0, 2]),
+        (5, [1, 3, 0, 2, 4]),
+        (6, [1, 3, 0, 2, 4]),
+        (2**31 - 1, [1, 3, 0, 2, 4]),
+    ],
+)
+def test_the_best_come_first_and_equals_keep_their_order(
+    count: int, expected: Sequence[int]
+) -> None:
+    scores = np.array([0.5, 0.9, 0.5, 0.9, -1.0], np.float32)
+    assert list(vectors.best(scores, count)) == expected
