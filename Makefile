@@ -86,7 +86,7 @@ test-python: $(LIBRARY) models ## run the Python and C tests (PYTEST_ARGS=... is
 .PHONY: test-go
 test-go: $(LIBRARY) ## run the Go tests
 	@# -count=1: Go's cached results know nothing of the library.
-	tools/go.sh test -count=1 ./semantic/... ./cmd/...
+	tools/go.sh test -count=1 ./semantic/... ./cmd/... ./candle/...
 	tools/go.sh test -count=1 -race ./native/...
 	tools/go.sh with env CGO_ENABLED=0 go test -count=1 ./...
 
@@ -133,6 +133,7 @@ format: $(VENV_STAMP) ## format Python, Go and C
 bench: $(LIBRARY) models ## measure speed and memory (BENCH_ARGS=... is passed on)
 	$(PY) bench/bench.py $(BENCH_ARGS)
 	$(PY) bench/adapters.py
+	$(PY) bench/candle.py
 
 .PHONY: install
 install: ## make a standalone tree in PREFIX (default /opt/libsemantic)

@@ -40,10 +40,10 @@ TEXT = "the quick brown fox jumps over the lazy dog while rain falls on green hi
 Embed = Callable[[str], tuple[NDArray[np.float32], float]]
 
 
-def compile_c(source: str, target: Path, *flags: str) -> None:
-    """Compile a C file of this folder against the library."""
+def compile_c(source: str, target: Path, *flags: str, library: str = "semantic") -> None:
+    """Compile a C file of this folder against one of the libraries."""
     command = ["cc", "-O2", *flags, str(ROOT / "bench" / source), "-o", str(target)]
-    command += ["-I", str(BUILD / "include"), "-L", str(BUILD / "lib"), "-lsemantic"]
+    command += ["-I", str(BUILD / "include"), "-L", str(BUILD / "lib"), f"-l{library}"]
     subprocess.run([*command, f"-Wl,-rpath,{BUILD / 'lib'}"], check=True)
 
 
