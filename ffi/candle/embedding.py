@@ -20,7 +20,7 @@ from .routing import (
 )
 from .similarity import Match, Vector
 from .slots import Wanted, require_all
-from .vectors import best, check_dimension, cut, similarities
+from .vectors import best, check_dimension, cosines, cut
 
 SLOT_OF: Mapping[EmbeddingModel, str] = {
     EmbeddingModel.QWEN3: "qwen3",
@@ -201,8 +201,9 @@ def compare_embeddings(
     else:
         model = _compared(model_type)
     values, _ = _vectors(context, _handle(context, model), [text1, text2], target_dim, 0)
+    (cosine,) = cosines(values)
     return Cosine(
-        similarity=float(similarities(values[0], values[1:])[0]),
+        similarity=cosine,
         model_type=model,
         processing_time_ms=_since(started),
         error=False,
@@ -225,8 +226,8 @@ def rank_embeddings(
     else:
         model = _compared(model_type)
     values, _ = _vectors(context, _handle(context, model), texts, target_dim, 0)
-    scores = similarities(values[0], values[1:])
-    matches = [Match(index, float(scores[index])) for index in best(scores, top_k)]
+    scores = cosines(values)
+    matches = [Match(index, scores[index]) for index in best(scores, top_k)]
     return Matches(
         matches=matches,
         num_matches=len(matches),
