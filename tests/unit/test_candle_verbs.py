@@ -200,6 +200,37 @@ def test_vectors_have_unit_length_whatever_the_folder_says(
     assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("loaded", "for_quality", "for_latency"),
+    [
+        (("qwen3", "gemma"), "qwen3", "gemma"),
+        (("qwen3", "mmbert"), "qwen3", "mmbert"),
+        (("gemma", "mmbert"), "mmbert", "gemma"),
+        (("qwen3",), "qwen3", "qwen3"),
+        (("gemma",), "gemma", "gemma"),
+        (("mmbert",), "mmbert", "mmbert"),
+    ],
+)
+def test_what_is_loaded_answers(
+    on: For, loaded: Sequence[str], for_quality: str, for_latency: str
+) -> None:
+    paths = [PATHS[name] if name in loaded else NONE for name in FOLDERS]
+    context = on("init_embedding_models_with_mmbert")
+    assert embedding.load_embeddings_with_mmbert(context, paths[0], paths[1], paths[2], True)
+    text, auto, names = Text(b"law"), Name("auto"), list(FOLDERS)
+    smart = on("get_embedding_smart")
+    assert names[embedding.embed_smart(smart, text, 1.0, 0.0).model_type] == for_quality
+    assert names[embedding.embed_smart(smart, text, 0.0, 1.0).model_type] == for_latency
+    pair = embedding.compare_embeddings(
+        on("calculate_embedding_similarity"), text, Text(b"math"), auto, 0
+    )
+    assert names[pair.model_type] == for_quality
+    ranking = on("calculate_similarity_batch")
+    for word, name in ((b"law ", for_latency), (b"law " * 200, for_quality)):
+        found = embedding.rank_embeddings(ranking, Text(word), Texts([word]), 0, auto, 0)
+        assert names[found.model_type] == name
+
+
 def test_models_are_listed_as_the_registry_has_them(registry: Registry, on: For) -> None:
     context = on("get_embedding_models_info")
     with pytest.raises(NotFoundError, match="no embedding model"):
@@ -253,7 +284,7 @@ def test_one_bad_text_fails_the_call(on: For, bad: bytes) -> None:
 
 def test_media_are_not_answered(on: For) -> None:
     load_all(on)
-    with pytest.raises(NotFoundError, match="not supported"):
+    with pytest.raises(NotFoundError, match="no embedding model multimodal"):
         by_name(on, "multimodal")
 
 
