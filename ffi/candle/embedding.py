@@ -286,14 +286,15 @@ def _vectors(
     Raise where any text fails.
     """
     registry = context.slots.registry
-    dimension = check_dimension(target_dim, registry.info(handle).dimension)
+    if target_dim > 0:  # better known before the run than after it
+        check_dimension(target_dim, registry.info(handle).dimension)
     options = _OPTIONS
     if target_layer > 0:
         options = RunOptions(normalize=Normalize.ON, prompt_name="", layer=target_layer)
     result = registry.embed(handle, texts, options)
     require_all(result)
     context.slots.note_cuts(handle, result)
-    return cut(result.values, dimension), result.rows.token_count
+    return cut(result.values, target_dim), result.rows.token_count
 
 
 def _since(started: float) -> float:

@@ -24,9 +24,11 @@ def check_dimension(dimension: int, width: int) -> int:
 def cut(vectors: Float32, dimension: int) -> Float32:
     """Return the first numbers of each row of float32[n, width], scaled to unit length again.
 
-    Numbers that are all zero stay so.
+    Numbers that are all zero stay so. Raise as ``check_dimension`` does.
     """
-    if dimension == vectors.shape[1]:
+    width = vectors.shape[1]
+    dimension = check_dimension(dimension, width)
+    if dimension == width:
         return vectors
     rows = [row / (math.sqrt(row.dot(row)) or 1.0) for row in vectors[:, :dimension]]
     return np.array(rows, np.float32)

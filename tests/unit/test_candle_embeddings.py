@@ -108,7 +108,9 @@ def test_more_dimensions_than_there_are_are_refused(dimension: int) -> None:
 
 def test_what_is_cut_has_unit_length_again() -> None:
     whole = np.array([[0.6, 0.0, -0.8], [-0.6, 0.8, 0.0], [0.0, 0.0, 1.0]], np.float32)
-    assert vectors.cut(whole, 3) is whole
+    assert all(vectors.cut(whole, dimension) is whole for dimension in (3, 0, -1))
+    with pytest.raises(InvalidArgumentError, match="the model gives 3"):
+        vectors.cut(whole, 4)
     assert vectors.cut(whole, 2) == pytest.approx(np.array([[1, 0], [-0.6, 0.8], [0, 0]]))
     assert vectors.cut(whole, 1).tolist() == [[1], [-1], [0]]
 
