@@ -589,8 +589,8 @@ int get_embedding_with_dim(const char *text, float quality_priority, float laten
 int get_embedding_with_model_type(const char *text, const char *model_type, int target_dim,
                                   EmbeddingResult *result);
 
-/* The same; mmBERT answers after target_layer layers (0 or less: all), where its files list that
- * number; free_embedding. */
+/* The same; mmBERT answers after target_layer layers (0 or less: all): those that its files list,
+ * else 3, 6, 11 and 22, and the last; free_embedding. */
 int get_embedding_2d_matryoshka(const char *text, const char *model_type, int target_layer,
                                 int target_dim, EmbeddingResult *result);
 

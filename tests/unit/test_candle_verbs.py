@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cffi import FFI
 
-from libsemantic.engine.config import LoadOptions, LogLevel, RunOptions
+from libsemantic.engine.config import NO_DEMANDS, Demands, LoadOptions, LogLevel, RunOptions
 from libsemantic.engine.errors import (
     AlreadyExistsError,
     ClosedError,
@@ -122,9 +122,14 @@ def test_the_batched_model_takes_its_batch_from_the_caller(
     seen: list[LoadOptions | None] = []
     load = Registry.load
 
-    def watched(each: Registry, path: str, options: LoadOptions | None = None) -> int:
+    def watched(
+        each: Registry,
+        path: str,
+        options: LoadOptions | None = None,
+        demands: Demands = NO_DEMANDS,
+    ) -> int:
         seen.append(options)
-        return load(each, path, options)
+        return load(each, path, options, demands)
 
     monkeypatch.setattr(Registry, "load", watched)
     context = on("init_embedding_models_batched")
@@ -172,6 +177,17 @@ def test_mmbert_answers_after_the_layers_that_its_files_list(
             by_name(on, "mmbert", layer)
     for name in ("qwen3", "gemma"):  # they have no such option
         assert np.array_equal(by_name(on, name, 1).data, by_name(on, name).data)
+
+
+def test_mmbert_answers_after_the_advertised_layers_where_none_are_listed(on: For) -> None:
+    load_all(on)
+    early, whole = by_name(on, "mmbert", 3), by_name(on, "mmbert")
+    assert not np.allclose(early.data, whole.data, atol=1e-2)
+    assert np.linalg.norm(early.data) == pytest.approx(1, abs=1e-6)
+    assert np.array_equal(by_name(on, "mmbert", 4).data, whole.data)
+    for layer in (1, 2, 6, 22):  # it has four
+        with pytest.raises(InvalidArgumentError, match=f"layer is {layer}"):
+            by_name(on, "mmbert", layer)
 
 
 def test_no_prompt_is_put_before_a_text(on: For, copy_golden: CopyGolden) -> None:
