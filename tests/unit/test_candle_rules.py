@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cffi import FFI
 
+from libsemantic.engine.config import RunOptions
 from libsemantic.engine.errors import BadArtifactError, InvalidArgumentError, NotFoundError
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Rows, TokenClassification
@@ -416,3 +417,28 @@ def test_a_batch_answers_as_its_texts_alone(context: Callable[[str], Context]) -
         batches.classify_batch(where, Texts([b"a"] * 1001))
     with pytest.raises(InvalidArgumentError, match="not UTF-8"):
         batches.classify_batch(where, Texts([b"a", b"\xff"]))
+
+
+# ---- layers
+
+
+def test_layers_of_mmbert_are_those_that_are_advertised(
+    context: Callable[[str], Context], copy_golden: Copy, registry: Registry
+) -> None:
+    folder = str(GOLDEN / "mmbert-embed-mean")  # of four layers, and lists none
+    assert loading.load(context("init_mmbert_embedding_model"), Name(folder), True)
+    handle = registry.find("candle/mmbert-embedding")
+    assert registry.info(handle).layers.tolist() == [3, 4]
+    listed = copy_golden("mmbert-embed-mean", {"config.json": {"matryoshka_layers": [2, 3]}})
+    other = registry.load(str(listed))
+    for layer in (0, 3, 4):
+        ours, theirs = (
+            registry.embed(each, [TEXT], RunOptions(layer=layer)).values for each in (handle, other)
+        )
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    with pytest.raises(InvalidArgumentError, match=r"layer is 2, .* allows 3, 4"):
+        registry.embed(handle, [TEXT], RunOptions(layer=2))
+    registry.unload(handle, 0)
+    assert loading.load(context("init_mmbert_embedding_model"), Name(str(listed)), True)
+    handle = registry.find("candle/mmbert-embedding")
+    assert registry.info(handle).layers.tolist() == [2, 3, 4]
