@@ -97,6 +97,7 @@ test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzin
 
 .PHONY: soak
 soak: $(LIBRARY) ## mix all calls and fuzz for MINUTES=60; a finding is kept in build/fuzz
+	SEMANTIC_TEST_CANDLE_CALLS=100000 $(PY) -m pytest tests/long/test_candle_memory.py
 	$(PY) -m tests.long.soak --minutes $(MINUTES)
 
 # It needs Go 1.26, which an older Go fetches.

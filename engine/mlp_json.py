@@ -11,12 +11,13 @@ from typing import NoReturn, TypeGuard
 
 import numpy as np
 
-from .descriptions import MAX_NUMBER, parse_json
 from .errors import BadArtifactError, TooLongError
 from .mlp import BatchNorm, Dropout, Layer, Linear, MlpSelector, Relu
 from .results import Float32
+from .strict_json import parse_json
 
 MAX_JSON_BYTES = 64 << 20  # nothing else runs while it is parsed
+_MAX_SIZE = 2**31 - 1
 _ALGORITHM = "mlp"
 _DEFAULT_EPS = 1e-5
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -118,7 +119,7 @@ class _Values:
     def size(self, key: str) -> int:
         """Return a whole number of 0 to 2^31 − 1."""
         value = self._values.get(key)
-        return value if _is_size(value) else self.refuse(key, f"a whole number up to {MAX_NUMBER}")
+        return value if _is_size(value) else self.refuse(key, f"a whole number up to {_MAX_SIZE}")
 
     def number(self, key: str, least: float = 0.0, most: float = 1.0) -> float:
         """Return a number within bounds."""
@@ -181,7 +182,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _is_size(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value <= MAX_NUMBER
+    return type(value) is int and 0 <= value <= _MAX_SIZE
 
 
 def _read_linear(values: _Values, width: int) -> tuple[Layer, int]:

@@ -8,7 +8,7 @@ is written as it is.
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -41,8 +41,15 @@ class _Layout(NamedTuple):
     """How a struct is written: one ``pack`` of all that ``values`` gets, padding included."""
 
     pack: struct.Struct
+    names: tuple[str, ...]
     values: Callable[[object], tuple[Any, ...]]
     pointers: tuple[_Pointer, ...]
+
+    def rows(self, items: Sequence[object]) -> Iterable[Any]:
+        """Return the values of each item; a named tuple of the same fields is its own."""
+        if getattr(type(items[0]), "_fields", None) == self.names:
+            return items
+        return map(self.values, items)
 
 
 def _layout(ffi: FFI, ctype: CData) -> _Layout:
@@ -56,7 +63,7 @@ def _layout(ffi: FFI, ctype: CData) -> _Layout:
         if kind.kind == "pointer":
             pointers.append(_pointer(ffi, place, kind.item))
     packing += f"{ffi.sizeof(ctype) - end}x"
-    return _Layout(struct.Struct(packing), attrgetter(*names), tuple(pointers))
+    return _Layout(struct.Struct(packing), tuple(names), attrgetter(*names), tuple(pointers))
 
 
 def _pointer(ffi: FFI, place: int, item: CData) -> _Pointer:
@@ -143,7 +150,7 @@ class _Block:
 
     def _add_structs(self, items: Sequence[object], layout: _Layout) -> int:
         start = self._reserve(layout.pack.size * len(items))
-        columns: list[Sequence[Any]] = list(zip(*map(layout.values, items), strict=True))
+        columns: list[Sequence[Any]] = list(zip(*layout.rows(items), strict=True))
         in_block, in_pool = [], []
         for pointer in layout.pointers:
             column = columns[pointer.place]

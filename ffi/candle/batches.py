@@ -3,11 +3,11 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-
-from libsemantic.engine.config import Output, RunOptions
+from libsemantic.engine.config import LongText, Output, RunOptions
 from libsemantic.engine.errors import InvalidArgumentError, NotFoundError
 from libsemantic.engine.results import Classification, Float32, Result, TokenClassification
 
@@ -118,9 +118,8 @@ def classify_batch(context: Context, texts: Texts) -> Batch:
     slots = context.slots
     registry = slots.registry
     handles = [slots.first([slot]) for slot in context.row.slots]
-    as_tokens = RunOptions(output=Output.TOKENS, long_text=slots.long_text())
     intents = registry.classify(handles[0], texts)
-    tokens = registry.classify_tokens(handles[1], texts, as_tokens)
+    tokens = registry.classify_tokens(handles[1], texts, _as_tokens(slots.long_text()))
     threats = registry.classify(handles[2], texts)
     results: tuple[Result, ...] = (intents, tokens, threats)
     for handle, result in zip(handles, results, strict=True):
@@ -129,11 +128,16 @@ def classify_batch(context: Context, texts: Texts) -> Batch:
     rows = range(len(texts))
     by_kind = (
         [_intent(intents, row) for row in rows],
-        [_personal_data(tokens, row) for row in rows],
+        _personal_data(tokens),
         [_safety(threats, row) for row in rows],
     )
-    confidences = [each.confidence for results in by_kind for each in results]
-    return Batch(*by_kind, len(texts), float(np.mean(confidences)))
+    total = sum(each.confidence for found in by_kind for each in found)
+    return Batch(*by_kind, len(texts), total / (len(by_kind) * len(texts)))
+
+
+@lru_cache(maxsize=2)
+def _as_tokens(long_text: LongText) -> RunOptions:
+    return RunOptions(output=Output.TOKENS, long_text=long_text)
 
 
 def _intent(result: Classification, row: int) -> Intent:
@@ -144,26 +148,45 @@ def _intent(result: Classification, row: int) -> Intent:
     )
 
 
-def _personal_data(result: TokenClassification, row: int) -> PersonalData:
+def _personal_data(result: TokenClassification) -> Sequence[PersonalData]:
     """Collect the types of the tokens; the confidence is the mean of their probabilities.
 
     Without any it is that of all the other tokens, and 0 where there are none.
     """
-    items = slice(int(result.row_start[row]), int(result.row_start[row + 1]))
-    winners, scores = result.label_index[items], result.score[items]
-    quiet = result.labels.index("O") if "O" in result.labels else -1
-    typed = winners != quiet
-    names = [re.sub(r"^[BI]-", "", result.labels[winner]) for winner in winners[typed].tolist()]
-    counted = scores[typed] if names else scores
-    confidence = float(counted.mean()) if len(counted) else 0.0
-    types = tuple(dict.fromkeys(names))
-    return PersonalData(bool(types), types, len(types), confidence)
+    types = _types(result.labels)
+    winners, scores = result.label_index.tolist(), result.score.tolist()
+    found = []
+    for start, end in pairwise(result.row_start.tolist()):
+        names: dict[str, None] = {}
+        typed, others = [], []
+        for winner, score in zip(winners[start:end], scores[start:end], strict=True):
+            name = types[winner]
+            if name is None:
+                others.append(score)
+            else:
+                names[name] = None
+                typed.append(score)
+        counted = typed or others
+        confidence = sum(counted) / len(counted) if counted else 0.0
+        found.append(PersonalData(bool(names), tuple(names), len(names), confidence))
+    return found
+
+
+@lru_cache(maxsize=16)
+def _types(labels: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return the type of each label, None for ``O``."""
+    return tuple(None if label == "O" else re.sub(r"^[BI]-", "", label) for label in labels)
 
 
 def _safety(result: Classification, row: int) -> Safety:
     label = result.labels[int(result.label_index[row])]
-    harmless = _HARMLESS.search(label.lower()) is not None
+    harmless = _is_harmless(label)
     return Safety(not harmless, _NO_THREAT if harmless else label, float(result.score[row]))
+
+
+@lru_cache(maxsize=64)
+def _is_harmless(label: str) -> bool:
+    return _HARMLESS.search(label.lower()) is not None
 
 
 VERBS: Mapping[str, Verb] = {

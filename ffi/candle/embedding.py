@@ -1,7 +1,7 @@
 """Verbs that load embedding models, and answer texts with vectors and their cosines."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from libsemantic.engine.config import Normalize, RunOptions
@@ -11,6 +11,7 @@ from libsemantic.engine.results import Float32
 from .arguments import Name, OptionalName, Text, Texts
 from .context import Context, Verb
 from .routing import (
+    Choice,
     EmbeddingModel,
     choose,
     choose_for_batch,
@@ -20,7 +21,7 @@ from .routing import (
 )
 from .similarity import Match, Vector
 from .slots import Wanted, require_all
-from .vectors import best, check_dimension, cut, similarities
+from .vectors import best, check_dimension, cosines, cut
 
 SLOT_OF: Mapping[EmbeddingModel, str] = {
     EmbeddingModel.QWEN3: "qwen3",
@@ -138,9 +139,8 @@ def embed_routed(
 ) -> Vector:
     """Answer with the model that suits the text's length, the priorities and the dimension."""
     words = count_words(text)
-    loaded = _loaded(context)
-    model = choose(words, quality_priority, latency_priority, target_dim, loaded)
-    return _embed(context, text, model, loaded[model], target_dim)
+    choice = choose(words, quality_priority, latency_priority, target_dim)
+    return _embed(context, text, words, choice, target_dim)
 
 
 def embed_named(context: Context, text: Text, model_type: Name, target_dim: int) -> Vector:
@@ -154,7 +154,7 @@ def embed_layered(
     """Answer with the model of a name, after some layers where that is mmBERT."""
     model = named(model_type)
     layer = target_layer if model is EmbeddingModel.MMBERT else 0
-    return _embed(context, text, model, _handle(context, model), target_dim, layer)
+    return _embed(context, text, count_words(text), (model,), target_dim, layer)
 
 
 def embed_batched(context: Context, text: Text, model_type: Name, target_dim: int) -> Vector:
@@ -167,16 +167,12 @@ def embed_batched(context: Context, text: Text, model_type: Name, target_dim: in
 
 
 def _embed(
-    context: Context,
-    text: Text,
-    model: EmbeddingModel,
-    handle: int,
-    target_dim: int,
-    layer: int = 0,
+    context: Context, text: Text, words: int, choice: Choice, target_dim: int, layer: int = 0
 ) -> Vector:
     started = time.perf_counter()
+    model, handle = _first(context, choice)
     values, _ = _vectors(context, handle, [text], target_dim, layer)
-    return _vector(values[0], model, count_words(text), started)
+    return _vector(values[0], model, words, started)
 
 
 def _vector(values: Float32, model: EmbeddingModel, length: int, started: float) -> Vector:
@@ -195,14 +191,15 @@ def compare_embeddings(
 ) -> Cosine:
     """Compare two texts by one model: qwen3, gemma, or auto."""
     started = time.perf_counter()
-    loaded = _loaded(context)
     if model_type == _AUTO:
-        model = choose_for_pair((count_words(text1), count_words(text2)), loaded)
+        choice = choose_for_pair((count_words(text1), count_words(text2)))
     else:
-        model = _compared(model_type)
-    values, _ = _vectors(context, _handle(context, model), [text1, text2], target_dim, 0)
+        choice = (named(model_type, _COMPARED),)
+    model, handle = _first(context, choice)
+    values, _ = _vectors(context, handle, [text1, text2], target_dim, 0)
+    (cosine,) = cosines(values)
     return Cosine(
-        similarity=float(similarities(values[0], values[1:])[0]),
+        similarity=cosine,
         model_type=model,
         processing_time_ms=_since(started),
         error=False,
@@ -221,12 +218,13 @@ def rank_embeddings(
     started = time.perf_counter()
     texts = [query, *candidates]
     if model_type == _AUTO:
-        model = choose_for_batch([len(text) for text in texts], _loaded(context))
+        choice = choose_for_batch([len(text) for text in texts])
     else:
-        model = _compared(model_type)
-    values, _ = _vectors(context, _handle(context, model), texts, target_dim, 0)
-    scores = similarities(values[0], values[1:])
-    matches = [Match(index, float(scores[index])) for index in best(scores, top_k)]
+        choice = (named(model_type, _COMPARED),)
+    model, handle = _first(context, choice)
+    values, _ = _vectors(context, handle, texts, target_dim, 0)
+    scores = cosines(values)
+    matches = [Match(index, scores[index]) for index in best(scores, top_k)]
     return Matches(
         matches=matches,
         num_matches=len(matches),
@@ -236,15 +234,11 @@ def rank_embeddings(
     )
 
 
-def _compared(name: str) -> EmbeddingModel:
-    return named(name, _COMPARED)
-
-
 def list_embeddings(context: Context) -> ListedModels:
     """Tell which models are loaded; raise NotFoundError where none is."""
-    loaded = _loaded(context)
+    loaded = {model: handle for model in SLOT_OF if (handle := _ready(context, model)) is not None}
     if not loaded:
-        raise NotFoundError("no embedding model is loaded; call an init function of them first")
+        raise _nothing_loaded(SLOT_OF)
     models = [
         _listed(context, model, loaded.get(model))
         for model in SLOT_OF
@@ -260,24 +254,26 @@ def _listed(context: Context, model: EmbeddingModel, handle: int | None) -> List
     return ListedModel(model.name.lower(), True, info.max_tokens, info.dimension, info.path)
 
 
-def _loaded(context: Context) -> Mapping[EmbeddingModel, int]:
-    """Return the handles of the models that are ready."""
-    found = {}
-    for model, slot in SLOT_OF.items():
-        try:
-            handle = context.slots.find(slot)
-        except NotReadyError:
-            continue
+def _first(context: Context, choice: Choice) -> tuple[EmbeddingModel, int]:
+    """Return the first of these models that is ready, and its handle."""
+    for model in choice:
+        handle = _ready(context, model)
         if handle is not None:
-            found[model] = handle
-    return found
+            return model, handle
+    raise _nothing_loaded(choice)
 
 
-def _handle(context: Context, model: EmbeddingModel) -> int:
+def _ready(context: Context, model: EmbeddingModel) -> int | None:
     slot = SLOT_OF.get(model)
-    if slot is None:
-        raise NotFoundError(f"no {model.name.lower()} model is loaded, which is not supported yet")
-    return context.slots.first((slot,))
+    try:
+        return None if slot is None else context.slots.find(slot)
+    except NotReadyError:
+        return None
+
+
+def _nothing_loaded(models: Iterable[EmbeddingModel]) -> NotFoundError:
+    names = " or ".join(model.name.lower() for model in models)
+    return NotFoundError(f"no embedding model {names} is loaded; call an init function of it first")
 
 
 def _vectors(
@@ -290,14 +286,15 @@ def _vectors(
     Raise where any text fails.
     """
     registry = context.slots.registry
-    dimension = check_dimension(target_dim, registry.info(handle).dimension)
+    if target_dim > 0:  # better known before the run than after it
+        check_dimension(target_dim, registry.info(handle).dimension)
     options = _OPTIONS
     if target_layer > 0:
         options = RunOptions(normalize=Normalize.ON, prompt_name="", layer=target_layer)
     result = registry.embed(handle, texts, options)
     require_all(result)
     context.slots.note_cuts(handle, result)
-    return cut(result.values, dimension), result.rows.token_count
+    return cut(result.values, target_dim), result.rows.token_count
 
 
 def _since(started: float) -> float:

@@ -113,15 +113,15 @@ def _spans(answer: bytes, result: TokenClassification, threshold: float) -> Iter
     The quiet label is ``O``, or label 0 where there is no ``O``. Tokens without width neither
     break nor extend a span; blanks at its ends are no part of it.
     """
-    assert result.probabilities is not None
     quiet = result.labels.index("O") if "O" in result.labels else 0
-    wide = result.start < result.end
-    marked = (result.label_index != quiet) & (result.score >= np.float32(threshold))
+    least = float(np.float32(threshold))  # as the scores are
     first: int | None = None
     last, confidence = 0, 0.0
-    columns = (result.start[wide], result.end[wide], result.score[wide], marked[wide])
-    for start, end, score, is_marked in zip(*(c.tolist() for c in columns), strict=True):
-        if is_marked:
+    columns = (result.label_index, result.score, result.start, result.end)
+    for label, score, start, end in zip(*(c.tolist() for c in columns), strict=True):
+        if start >= end:
+            continue
+        if label != quiet and score >= least:
             if first is None:
                 first, last, confidence = start, end, score
             last, confidence = max(last, end), max(confidence, score)

@@ -1,14 +1,14 @@
 """Choose the embedding model that answers a call which names none.
 
-The rules and their limits are upstream's (comparisons are strict, texts are measured in words
-between white space, so that a text in Chinese may be one word). A rule names the model it
-prefers; where that one is not loaded, the next of its row in ``_INSTEAD`` answers.
+The rules and their limits are those of candle-binding: comparisons are strict, and texts are
+measured in words between white space, so that a text in Chinese may be one word. A choice is the
+model that a rule prefers, followed by those that answer where it is not loaded.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 
-from libsemantic.engine.errors import InvalidArgumentError, NotFoundError, TooLongError
+from libsemantic.engine.errors import InvalidArgumentError, TooLongError
 
 SHORT_WORDS = 512
 MEDIUM_WORDS = 2048
@@ -30,10 +30,9 @@ class EmbeddingModel(IntEnum):
 
 
 _BY_NAME = {model.name.lower(): model for model in EmbeddingModel}
-_INSTEAD: Mapping[EmbeddingModel, Sequence[EmbeddingModel]] = {
-    EmbeddingModel.QWEN3: (EmbeddingModel.MMBERT, EmbeddingModel.GEMMA),
-    EmbeddingModel.GEMMA: (EmbeddingModel.MMBERT, EmbeddingModel.QWEN3),
-}
+Choice = Sequence[EmbeddingModel]
+LARGE: Choice = (EmbeddingModel.QWEN3, EmbeddingModel.MMBERT, EmbeddingModel.GEMMA)
+SMALL: Choice = (EmbeddingModel.GEMMA, EmbeddingModel.MMBERT, EmbeddingModel.QWEN3)
 
 
 def named(name: str, allowed: Collection[EmbeddingModel] = tuple(EmbeddingModel)) -> EmbeddingModel:
@@ -50,43 +49,26 @@ def count_words(text: bytes) -> int:
     return len(text.decode("utf-8", "replace").split())
 
 
-def choose(
-    words: int,
-    quality: float,
-    latency: float,
-    dimension: int,
-    loaded: Collection[EmbeddingModel],
-) -> EmbeddingModel:
-    """Return the model for one text.
+def choose(words: int, quality: float, latency: float, dimension: int) -> Choice:
+    """Return the models for one text.
 
     ``quality`` and ``latency`` are priorities, of any value; ``dimension`` 0 stands for all.
-    Raise TooLongError above 32,768 words, NotFoundError where no model is loaded.
+    Raise TooLongError above 32,768 words.
     """
     if words > MAX_WORDS:
         raise TooLongError(f"the text has {words} words, at most {MAX_WORDS} are routed")
     if 0 < dimension < SMALL_DIMENSION and latency > LATENCY_FOR_SMALL:
-        preferred = EmbeddingModel.GEMMA
-    elif words <= SHORT_WORDS:
-        small = latency > PRIORITY and not quality > PRIORITY
-        preferred = EmbeddingModel.GEMMA if small else EmbeddingModel.QWEN3
-    else:
-        preferred = EmbeddingModel.GEMMA if words <= MEDIUM_WORDS else EmbeddingModel.QWEN3
-    return _available(preferred, loaded)
+        return SMALL
+    if words <= SHORT_WORDS:
+        return SMALL if latency > PRIORITY and not quality > PRIORITY else LARGE
+    return SMALL if words <= MEDIUM_WORDS else LARGE
 
 
-def choose_for_pair(words: Sequence[int], loaded: Collection[EmbeddingModel]) -> EmbeddingModel:
-    """Return the one model for texts that are compared: that of the longest."""
-    return choose(max(words), NEUTRAL, NEUTRAL, 0, loaded)
+def choose_for_pair(words: Sequence[int]) -> Choice:
+    """Return the models for texts that are compared: those for the longest."""
+    return choose(max(words), NEUTRAL, NEUTRAL, 0)
 
 
-def choose_for_batch(sizes: Sequence[int], loaded: Collection[EmbeddingModel]) -> EmbeddingModel:
-    """Return the model for a query and its candidates, from their sizes in bytes."""
-    long = sum(sizes) > SHORT_BYTES * len(sizes)
-    return _available(EmbeddingModel.QWEN3 if long else EmbeddingModel.GEMMA, loaded)
-
-
-def _available(preferred: EmbeddingModel, loaded: Collection[EmbeddingModel]) -> EmbeddingModel:
-    for model in (preferred, *_INSTEAD[preferred]):
-        if model in loaded:
-            return model
-    raise NotFoundError("no embedding model is loaded; call an init function of them first")
+def choose_for_batch(sizes: Sequence[int]) -> Choice:
+    """Return the models for a query and its candidates, from their sizes in bytes."""
+    return LARGE if sum(sizes) > SHORT_BYTES * len(sizes) else SMALL

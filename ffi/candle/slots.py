@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from libsemantic.engine.adapters import is_adapter
@@ -11,6 +11,7 @@ from libsemantic.engine.artifacts import ModelSpec, read_artifact
 from libsemantic.engine.config import LoadOptions, LongText, Precision, Task
 from libsemantic.engine.errors import (
     AlreadyExistsError,
+    ClosedError,
     InvalidArgumentError,
     NotFoundError,
     UnsupportedError,
@@ -93,7 +94,8 @@ class Slots:
                         loaded.append(handle)
             except BaseException:
                 for handle in loaded:
-                    self.registry.unload(handle, _UNDO_MS)
+                    with suppress(ClosedError):  # by a cleanup
+                        self.registry.unload(handle, _UNDO_MS)
                 raise
 
     def _load(self, wanted: Wanted, use_cpu: bool) -> int | None:

@@ -1,11 +1,11 @@
-"""Cut and compare vectors: pure functions on numpy arrays."""
+"""Cut and compare vectors of unit length: pure functions, fast for a few rows."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from libsemantic.engine.errors import InvalidArgumentError
-from libsemantic.engine.postprocess import l2_normalize
 from libsemantic.engine.results import Float32
 
 
@@ -22,32 +22,31 @@ def check_dimension(dimension: int, width: int) -> int:
 
 
 def cut(vectors: Float32, dimension: int) -> Float32:
-    """Return the first numbers of each row of float32[n, width], scaled to unit length again."""
-    if dimension == vectors.shape[1]:
+    """Return the first numbers of each row of float32[n, width], scaled to unit length again.
+
+    Numbers that are all zero stay so. Raise as ``check_dimension`` does.
+    """
+    width = vectors.shape[1]
+    dimension = check_dimension(dimension, width)
+    if dimension == width:
         return vectors
-    parts: Float32 = np.array([l2_normalize(row[:dimension]) for row in vectors])
-    return parts
+    rows = [row / (math.sqrt(row.dot(row)) or 1.0) for row in vectors[:, :dimension]]
+    return np.array(rows, np.float32)
 
 
-def similarity(left: Float32, right: Float32) -> float:
-    """Return the cosine of two vectors, 0 where one is zero."""
-    return float(similarities(left, right[None])[0])
+def cosines(vectors: Float32) -> list[float]:
+    """Return the cosine of the first row of float32[n, width] with each of the others.
+
+    Each is computed by itself: a product of matrices may add up equal rows differently.
+    """
+    query, *others = vectors
+    return [min(1.0, max(-1.0, float(query.dot(row)))) for row in others]
 
 
-def similarities(query: Float32, candidates: Float32) -> Float32:
-    """Return the cosines of float32[width] with each row of float32[n, width], 0 for zeros."""
-    left, right = query.astype(np.float64), candidates.astype(np.float64)
-    lengths = np.linalg.norm(right, axis=1) * np.linalg.norm(left)
-    products = right @ left
-    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    bounded: Float32 = np.clip(cosines, -1.0, 1.0).astype(np.float32)
-    return bounded
-
-
-def best(scores: Float32, count: int) -> Sequence[int]:
+def best(scores: Sequence[float], count: int) -> Sequence[int]:
     """Return the indices of the ``count`` highest scores in descending order.
 
     0 and less, and more than there are, stand for all; equal scores keep their order.
     """
-    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
     return order[:count] if count > 0 else order

@@ -349,6 +349,13 @@ def test_an_option_without_meaning_is_refused(registry: Registry, call: Call) ->
         ASK[call](registry, handle, ["math"], RunOptions(layer=1))
 
 
+def test_the_last_layer_may_be_named(registry: Registry) -> None:
+    handle = load(registry, "mmbert-embed-mean")
+    plain = registry.embed(handle, ["math"])
+    named = registry.embed(handle, ["math"], RunOptions(layer=4))
+    assert np.array_equal(named.values, plain.values)
+
+
 @pytest.mark.parametrize("name", ["bert-seq", "bert-token", "bert-embed-mean"])
 def test_a_prompt_that_is_not_there_is_not_found(registry: Registry, name: str) -> None:
     handle = load(registry, name)
