@@ -155,6 +155,30 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Demands:
+    """What a caller demands of a folder beyond its options; what does not hold fails the load.
+
+    ``families`` are values of ``model_type``, none for any; ``label_count`` is the number of
+    labels, 0 for any, which adapters are held to as well unless ``adapters_count`` is False.
+    ``base_path`` is the base where the folder is an adapter. ``layers``, in rising order, are
+    those after which an embedding may be asked for where the folder lists none and the model is
+    built from safetensors. The longest text is ``most_tokens`` where the folder declares a longer
+    one; it is ``token_limit``, where that is set, or all positions where they are fewer.
+    """
+
+    families: frozenset[str] = frozenset()
+    label_count: int = 0
+    adapters_count: bool = True
+    base_path: str = ""
+    layers: tuple[int, ...] = ()
+    most_tokens: int = 0
+    token_limit: int = 0
+
+
+NO_DEMANDS = Demands()
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """Options of one call; zero means the default, ``prompt_name`` None the model's own."""
 

@@ -13,6 +13,7 @@ from .bases import Base
 from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
+    Demands,
     LoadOptions,
     LongText,
     Precision,
@@ -20,6 +21,7 @@ from .config import (
     Task,
     available_cpus,
 )
+from .demands import apply_demands, base_of
 from .entities import LabelScheme, label_scheme
 from .errors import (
     BadArtifactError,
@@ -101,6 +103,7 @@ def load_model(
     options: LoadOptions,
     runtime: RuntimeOptions,
     *,
+    demands: Demands,
     name: str,
     generation: int,
     shelves: Shelves,
@@ -124,8 +127,9 @@ def load_model(
         task=options.task,
         precision=options.precision,
         families=FAMILIES.keys(),
-        base_path=options.base_path,
+        base_path=base_of(path, options, demands),
     )
+    spec, options = apply_demands(spec, options, demands)
     ticket.check()
     opened = open_graph(spec, options.precision, options.adapter_mode)
     max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)

@@ -98,7 +98,7 @@ def load_unified(
     if not os.path.lexists(folder):
         raise NotFoundError(f"{base!r} is not there; pass the folder of the base")
     slots, paths = context.row.slots, (intent, pii, security)
-    wanted = [Wanted(slot, path, None, folder) for slot, path in zip(slots, paths, strict=True)]
+    wanted = [Wanted(slot, path, base_path=folder) for slot, path in zip(slots, paths, strict=True)]
     context.slots.load_all(wanted, use_cpu)
     for slot, labels in zip(slots, (intent_labels, pii_labels, security_labels), strict=True):
         info = context.slots.registry.info(context.slots.first([slot]))

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from libsemantic.engine.config import LongText, RunOptions
-from libsemantic.engine.descriptions import read_description
+from libsemantic.engine.config_files import read_label_names
 from libsemantic.engine.entities import label_scheme
-from libsemantic.engine.errors import BadArtifactError, NotFoundError
 from libsemantic.engine.results import TokenClassification
 from libsemantic.engine.sharing import FileIdentity, file_identity
 
@@ -17,7 +16,6 @@ from .arguments import Name, Pointer, Text
 from .context import Context, Verb
 
 _UNKNOWN = "UNKNOWN_PII"
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class Entity(NamedTuple):
@@ -100,18 +98,7 @@ def _entities(
 @lru_cache(maxsize=16)
 def _names(identity: FileIdentity) -> tuple[tuple[int, str], ...]:
     """Return index and name of each label in a file, which its identity tells from a newer one."""
-    path = Path(identity[0])
-    description = read_description(path)
-    table = None if description is None else description.get("id2label", dict)
-    if not table:
-        raise (NotFoundError if description is None else BadArtifactError)(
-            f"{path} has no id2label; pass the config.json of the model"
-        )
-    return tuple(
-        (int(index), name)
-        for index, name in table.items()
-        if _INDEX.fullmatch(index) and isinstance(name, str)
-    )
+    return tuple(read_label_names(Path(identity[0])).items())
 
 
 @lru_cache(maxsize=16)

@@ -3,17 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from libsemantic.engine.artifacts import ModelSpec
-from libsemantic.engine.errors import (
-    BadArtifactError,
-    InvalidArgumentError,
-    NotReadyError,
-    UnsupportedError,
-)
+from libsemantic.engine.errors import InvalidArgumentError, NotReadyError, UnsupportedError
 
 from .arguments import Name
 from .context import Context, Verb
-from .slots import Check
+from .hub import local_folder
+from .slots import Wanted
 
 
 def load(context: Context, path: Name, use_cpu: bool) -> bool:
@@ -46,24 +41,14 @@ def _load_counted(
 ) -> bool:
     if num_classes < 2:
         raise InvalidArgumentError(f"num_classes is {num_classes}; give 2 or more")
-    check = _class_count(num_classes, adapters_count=adapters_count)
-    context.slots.load(context.row.slots[0], path, use_cpu, check)
+    merged = (Path(local_folder(path)) / "lora_config.json").is_file()
+    any_number = merged and not adapters_count
+    (slot,) = context.row.slots
+    wanted = Wanted(
+        slot, path, label_count=0 if any_number else num_classes, adapters_count=adapters_count
+    )
+    context.slots.load_all([wanted], use_cpu)
     return True
-
-
-def _class_count(num_classes: int, *, adapters_count: bool) -> Check:
-    def check(spec: ModelSpec) -> None:
-        adapter = spec.adapter is not None or (Path(spec.folder) / "lora_config.json").is_file()
-        if adapter and not adapters_count:
-            return
-        found = 0 if spec.labels is None else len(spec.labels.names)
-        if found != num_classes:
-            raise BadArtifactError(
-                f"{spec.folder} has {found} labels, num_classes is {num_classes}; give the number "
-                "of the model's labels"
-            )
-
-    return check
 
 
 def is_loaded(context: Context) -> bool:

@@ -2,24 +2,19 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from libsemantic.engine.adapters import is_adapter
-from libsemantic.engine.artifacts import ModelSpec, read_artifact
-from libsemantic.engine.config import LoadOptions, LongText, Precision, Task
+from libsemantic.engine.config import Demands, LoadOptions, LongText, Task
 from libsemantic.engine.errors import (
     AlreadyExistsError,
     ClosedError,
     InvalidArgumentError,
     NotFoundError,
-    UnsupportedError,
 )
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Result
-from libsemantic.engine.sources import resolve_folder
-from libsemantic.engine.weight_files import has_weights
 
 from .hub import local_folder
 from .table import ROWS, SLOTS, Slot
@@ -27,19 +22,18 @@ from .table import ROWS, SLOTS, Slot
 TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
 DEFAULT_TOKEN_LIMIT = 8192
 
-Check = Callable[[ModelSpec], None]
-
 
 class Wanted(NamedTuple):
     """A model for a slot.
 
-    ``check`` raises for a folder that will not do; ``base_path`` is for adapters alone;
-    ``max_batch_rows`` 0 stands for the default.
+    ``label_count``, 0 for any, holds for adapters too unless ``adapters_count`` is False;
+    ``base_path`` is for adapters alone; ``max_batch_rows`` 0 stands for the default.
     """
 
     slot: str
     path: str
-    check: Check | None = None
+    label_count: int = 0
+    adapters_count: bool = True
     base_path: str = ""
     max_batch_rows: int = 0
 
@@ -72,14 +66,12 @@ class Slots:
         self._locks = {slot: threading.Lock() for slot in SLOTS}
         self._told: set[int] = set()
 
-    def load(
-        self, slot: str, path: str, use_cpu: bool, check: Check | None = None, base_path: str = ""
-    ) -> None:
+    def load(self, slot: str, path: str, use_cpu: bool) -> None:
         """Load the model of a slot, unless it holds that folder already.
 
         Raise AlreadyExistsError where the slot holds another folder, else as a load does.
         """
-        self.load_all([Wanted(slot, path, check, base_path)], use_cpu)
+        self.load_all([Wanted(slot, path)], use_cpu)
 
     def load_all(self, wanted: Sequence[Wanted], use_cpu: bool) -> None:
         """Load several slots, all or none."""
@@ -100,10 +92,9 @@ class Slots:
 
     def _load(self, wanted: Wanted, use_cpu: bool) -> int | None:
         """Return the handle of a new model, None where the slot holds the folder already."""
-        slot, path, check, base_path, max_batch_rows = wanted
-        name = Slot.model_name(slot)
-        folder = local_folder(path)
-        known = self.find(slot)
+        name = Slot.model_name(wanted.slot)
+        folder = local_folder(wanted.path)
+        known = self.find(wanted.slot)
         if known is not None:
             held = self.registry.info(known).path
             if os.path.realpath(folder) != held:
@@ -112,32 +103,23 @@ class Slots:
                     "another process"
                 )
             return None
-        from libsemantic.engine.graphs import FAMILIES  # imports onnx, which only a load needs
-
-        spec = read_artifact(
-            folder,
-            task=Task[SLOTS[slot].task],
-            precision=Precision.AUTO,
-            families=FAMILIES.keys(),
-            base_path=base_path if _is_adapter(folder) else "",
-        )
-        families = SLOTS[slot].families
-        if families and spec.family not in families:
-            raise UnsupportedError(
-                f"{folder} is of family {spec.family!r}, {name} takes {', '.join(families)}; use "
-                "the function for this family"
-            )
-        if check is not None:
-            check(spec)
+        kind = SLOTS[wanted.slot]
         options = LoadOptions(
             name=name,
-            task=Task[SLOTS[slot].task],
+            task=Task[kind.task],
             device="cpu" if use_cpu else "auto",
-            max_tokens=_max_tokens(spec),
-            base_path=base_path if spec.adapter is not None else "",
-            max_batch_rows=max_batch_rows,
+            max_batch_rows=wanted.max_batch_rows,
         )
-        return self.registry.load(folder, options)
+        demands = Demands(
+            families=kind.families,
+            label_count=wanted.label_count,
+            adapters_count=wanted.adapters_count,
+            base_path=wanted.base_path,
+            layers=kind.layers,
+            most_tokens=DEFAULT_TOKEN_LIMIT,
+            token_limit=token_limit(),
+        )
+        return self.registry.load(folder, options, demands)
 
     def find(self, slot: str) -> int | None:
         """Return the handle of a slot's model, None where it is empty.
@@ -185,33 +167,16 @@ def require_all(result: Result) -> None:
         raise error.detached(row)
 
 
-def token_limit() -> int | None:
-    """Return the most tokens of a text that are scored, as the environment says, if it does.
+def token_limit() -> int:
+    """Return the most tokens of a text that are scored, as the environment says; 0: it does not.
 
     Raise InvalidArgumentError where it says what is no such number.
     """
     text = os.environ.get(TOKEN_LIMIT, "")
     if not text:
-        return None
+        return 0
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise InvalidArgumentError(
             f"{TOKEN_LIMIT} is {text!r:.40}; set it to a number of tokens, or to nothing"
         )
     return int(text)
-
-
-def _max_tokens(spec: ModelSpec) -> int:
-    """Return the limit for a load; 0 is the model's own.
-
-    A limit that was set may pass the length that the folder declares, never its positions.
-    """
-    declared = spec.default_max_tokens or spec.position_limit
-    limit = token_limit()
-    if limit is None:
-        return DEFAULT_TOKEN_LIMIT if declared > DEFAULT_TOKEN_LIMIT else 0
-    return min(limit, spec.position_limit or declared)
-
-
-def _is_adapter(folder: str) -> bool:
-    path = resolve_folder(folder)
-    return is_adapter(path, has_weights(path))

@@ -45,14 +45,19 @@ DEBERTA = frozenset({"deberta-v2"})
 QWEN3 = frozenset({"qwen3"})
 GEMMA = frozenset({"gemma3_text"})
 ANY_FAMILY: frozenset[str] = frozenset()
+MMBERT_LAYERS = (3, 6, 11, 22)  # what candle-binding advertises
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What a slot holds: a model of this task, and of these families where any are named."""
+    """What a slot holds: a model of this task, and of these families where any are named.
+
+    ``layers`` are those after which an embedding may be asked for, where the folder lists none.
+    """
 
     task: TaskName
     families: frozenset[str] = ANY_FAMILY
+    layers: tuple[int, ...] = ()
 
     @staticmethod
     def model_name(slot: str) -> str:
@@ -93,7 +98,7 @@ SLOTS: Mapping[str, Slot] = {
     "lora-security": Slot(SEQUENCE),
     "qwen3": Slot(VECTORS, QWEN3),
     "gemma": Slot(VECTORS, GEMMA),
-    "mmbert-embedding": Slot(VECTORS, MODERNBERT),
+    "mmbert-embedding": Slot(VECTORS, MODERNBERT, MMBERT_LAYERS),
     "qwen3-batched": Slot(VECTORS, QWEN3),
 }
 
