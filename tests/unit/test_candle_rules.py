@@ -194,6 +194,58 @@ def test_three_classifiers_are_loaded_all_or_none(context: Callable[[str], Conte
     assert registry.list_models().model_id.tolist() == handles
 
 
+@pytest.mark.parametrize(
+    ("function", "model", "counted", "labels"),
+    [
+        ("init_modernbert_classifier", "modernbert-seq-mean", None, 2),
+        ("init_nli_model", "modernbert-nli", None, 3),
+        ("init_fact_check_classifier", "modernbert-seq-cls", 7, 7),
+        ("init_hallucination_model", "modernbert-hallucination", None, 2),
+    ],
+)
+def test_labels_without_names_are_counted(
+    context: Callable[[str], Context],
+    copy_golden: Copy,
+    registry: Registry,
+    function: str,
+    model: str,
+    counted: int | None,
+    labels: int,
+) -> None:
+    changes = {"id2label": None, "label2id": None, "num_labels": counted}
+    folder = copy_golden(model, {"config.json": changes})
+    assert loading.load(context(function), Name(str(folder)), True)
+    (handle,) = registry.list_models().model_id.tolist()
+    info = registry.info(handle)
+    assert info.labels == tuple(f"LABEL_{index}" for index in range(labels))
+    assert f"nothing names the labels; they are LABEL_0 to LABEL_{labels - 1}" in info.warnings
+
+
+def test_the_caller_counts_labels_without_names(
+    context: Callable[[str], Context], copy_golden: Copy
+) -> None:
+    where = context("init_classifier")
+    folder = copy_golden("bert-seq", {"config.json": {"id2label": None, "label2id": None}})
+    for count in (2, 6, 8):
+        with pytest.raises(BadArtifactError, match=f"the labels are {count}"):
+            loading.load_counted(where, Name(str(folder)), count, True)
+    assert loading.load_counted(where, Name(str(folder)), 7, True)
+
+
+def test_entities_have_names(context: Callable[[str], Context], copy_golden: Copy) -> None:
+    changes = {"id2label": None, "label2id": None, "num_labels": 7}
+    folder = copy_golden("modernbert-token", {"config.json": changes})
+    with pytest.raises(BadArtifactError, match="neither id2label nor label2id"):
+        loading.load(context("init_mmbert_32k_pii_classifier"), Name(str(folder)), True)
+    # Without an O label 0 stands for it.
+    plain = {"id2label": {str(index): f"LABEL_{index}" for index in range(7)}, "label2id": None}
+    folder = copy_golden("modernbert-token", {"config.json": plain})
+    assert loading.load(context("init_mmbert_32k_pii_classifier"), Name(str(folder)), True)
+    found = finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT)
+    assert "LABEL_0" not in {entity.entity_type for entity in found.entities}
+    assert found.num_entities == len(found.entities) > 5
+
+
 # ---- variants of ModernBERT
 
 
