@@ -163,8 +163,8 @@ class Demands:
     Where nothing names the labels nor counts them there are ``unnamed_labels``; 0 refuses such a
     folder. ``base_path`` is the base where the folder is an adapter. ``layers``, in rising order,
     are those after which an embedding may be asked for where the folder lists none and the model
-    is built from safetensors. The longest text is ``most_tokens`` where the folder declares a longer
-    one; it is ``token_limit``, where that is set, or all positions where they are fewer.
+    is built from safetensors. The longest text is ``most_tokens`` where the folder declares a
+    longer one; it is ``token_limit``, where that is set, or all positions where they are fewer.
     """
 
     families: frozenset[str] = frozenset()
