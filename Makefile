@@ -10,6 +10,7 @@ SHELL := /bin/bash
 
 PREFIX ?= /opt/libsemantic
 MINUTES ?= 60
+CALLS ?= 100000
 ifdef PYTHON
 export PYTHON
 endif
@@ -96,8 +97,8 @@ test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzin
 	SEMANTIC_TEST_LONG=1 tools/go.sh test -race -count=1 -run TestManyGoroutines ./native/libsemantic
 
 .PHONY: soak
-soak: $(LIBRARY) ## mix all calls and fuzz for MINUTES=60; a finding is kept in build/fuzz
-	SEMANTIC_TEST_CANDLE_CALLS=100000 $(PY) -m pytest tests/long/test_candle_memory.py
+soak: $(LIBRARY) ## CALLS=100000 of each candle verb, then mix all calls and fuzz for MINUTES=60
+	$(PY) -m tests.long.candle_soak --calls $(CALLS)
 	$(PY) -m tests.long.soak --minutes $(MINUTES)
 
 # It needs Go 1.26, which an older Go fetches.

@@ -116,16 +116,17 @@ class Said:
     errors: str
 
 
-def in_a_process(driver: Path, *lines: str, cwd: Path | None = None, **environment: str) -> Said:
-    """Run lines in a process of their own."""
+def in_a_process(
+    driver: Path, *lines: str, seconds: float = 120, under: tuple[str, ...] = (), **environment: str
+) -> Said:
+    """Run lines in a process of their own, ``under`` a command that watches it."""
     done = subprocess.run(
-        [str(driver)],
+        [*under, str(driver)],
         input="".join(f"{each}\n" for each in lines),
         env=clean_environment(**environment),
-        cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, done.stderr

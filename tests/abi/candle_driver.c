@@ -3,13 +3,15 @@
  *
  *     NAME ARGUMENT...   call a function; what it answered is freed by the function that is meant
  *     & NAME ...         call it with the others of its kind, from threads of their own, at `wait`
- *     repeat N NAME ...  call it N times, tell the last answer and the milliseconds of all
+ *     repeat N NAME ...  call it N times, tell the last answer; with ` ; ` between them several
  *     hold, release      keep the answers from now on; free what was kept
+ *     lose               forget what was kept without freeing it, for checkers to find
  *     stats, resident, cleanup MS, unload sNAME, load sPATH sNAME
  *
  * Arguments: `-` NULL, `s` and hexadecimal bytes a text, `a` and these with commas an array of
  * texts, `f` and numbers an array of floats, `d` of doubles, `h` and a number what an earlier call
- * has answered, `o` a place for the result, else a number. */
+ * has answered, `p` what the latest one has, which is forgotten; `o` a place for the result, else a
+ * number. */
 #include <candle_semantic_router.h>
 #include <semantic.h>
 
@@ -18,10 +20,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MOST_ARGUMENTS 12
+#define MOST_CALLS 4
+#define MOST_TOKENS (MOST_CALLS * (MOST_ARGUMENTS + 1) + 2)
 #define MOST_HANDLES 4096
 #define MOST_HELD 4096
 
@@ -78,6 +81,13 @@ static int keep_handle(void *handle) {
         handles[place] = handle;
     pthread_mutex_unlock(&lock);
     return place;
+}
+
+static void *take_handle(void) {
+    pthread_mutex_lock(&lock);
+    void *handle = handle_count > 0 ? handles[--handle_count] : NULL;
+    pthread_mutex_unlock(&lock);
+    return handle;
 }
 
 /* ---- JSON --------------------------------------------------------------- */
@@ -355,7 +365,7 @@ static void show_memory(FILE *out, const memory *value) {
 #define A(i) ((const char **)a[i].list)
 #define D(i) (a[i].doubles)
 #define V(i) (a[i].floats)
-#define H(i) (a[i].handle)
+#define H(i) (a[i].kind == 'p' ? take_handle() : a[i].handle)
 #define OUT(i) (a[i].kind == '-' ? NULL : &result)
 #define ZERO(type) ((type){0})
 
@@ -505,10 +515,8 @@ static void show_memory(FILE *out, const memory *value) {
     DOES(free_enhanced_hallucination_detection_result, ZERO(EnhancedHallucinationDetectionResult)) \
     DOES(free_nli_result, ZERO(NLIResult))                                                         \
     DOES(free_validation_result, ZERO(ValidationResult))                                           \
-    DOES(free_batch_similarity_result,                                                             \
-         a[0].kind == '-' ? NULL : &ZERO(BatchSimilarityResult))                                   \
-    DOES(free_embedding_models_info,                                                               \
-         a[0].kind == '-' ? NULL : &ZERO(EmbeddingModelsInfoResult))                               \
+    DOES(free_batch_similarity_result, a[0].kind == '-' ? NULL : &ZERO(BatchSimilarityResult))     \
+    DOES(free_embedding_models_info, a[0].kind == '-' ? NULL : &ZERO(EmbeddingModelsInfoResult))   \
     DOES(free_generative_classification_result,                                                    \
          a[0].kind == '-' ? NULL : &ZERO(GenerativeClassificationResult))                          \
     DOES(free_guard_result, a[0].kind == '-' ? NULL : &ZERO(GuardResult))
@@ -603,6 +611,7 @@ static void read_argument(argument *value, const char *token) {
         value->handle = handles[atoi(token + 1) % MOST_HANDLES];
         break;
     case 'o':
+    case 'p':
         break;
     case '-':
         if (token[1] == '\0')
@@ -634,13 +643,6 @@ typedef struct job {
 
 static job *jobs;
 static int job_count;
-
-static double milliseconds(void) {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
 
 static void tell_stats(FILE *out) {
     semantic_error error = SEMANTIC_ERROR_INIT;
@@ -689,35 +691,62 @@ static int find_row(const char *name) {
     return -1;
 }
 
-static void run_tokens(FILE *out, char **tokens, int count) {
+typedef struct prepared {
+    int row;
     argument arguments[MOST_ARGUMENTS];
+    int count;
+} prepared;
+
+static void prepare(prepared *call, char **tokens, int count) {
+    memset(call, 0, sizeof *call);
+    call->row = find_row(tokens[0]);
+    call->count = count - 1 < MOST_ARGUMENTS ? count - 1 : MOST_ARGUMENTS;
+    for (int i = 0; i < call->count; i++)
+        read_argument(&call->arguments[i], tokens[i + 1]);
+}
+
+static void forget(prepared *call) {
+    for (int i = 0; i < call->count; i++)
+        forget_argument(&call->arguments[i]);
+}
+
+static void repeat_calls(FILE *out, char **tokens, int count) {
+    prepared calls[MOST_CALLS];
+    int call_count = 0;
+    FILE *nowhere = fopen("/dev/null", "w");
+
+    for (int at = 1, end; at < count && call_count < MOST_CALLS; at = end + 1) {
+        for (end = at; end < count && strcmp(tokens[end], ";") != 0; end++)
+            ;
+        prepare(&calls[call_count], &tokens[at], end - at);
+        if (calls[call_count].row < 0) {
+            fputs("\"no such function\"", out);
+            count = 0;
+        }
+        call_count++;
+    }
+    for (long left = count > 0 ? atol(tokens[0]) : 0; left > 0; left--)
+        for (int i = 0; i < call_count; i++)
+            rows[calls[i].row].call(left == 1 && i == call_count - 1 ? out : nowhere,
+                                    calls[i].arguments);
+    for (int i = 0; i < call_count; i++)
+        forget(&calls[i]);
+    fclose(nowhere);
+}
+
+static void run_tokens(FILE *out, char **tokens, int count) {
     semantic_error error = SEMANTIC_ERROR_INIT;
     const char *name = tokens[0];
-    int row = find_row(name);
-    long times = 1;
+    prepared call;
 
-    if (row < 0 && strcmp(name, "repeat") == 0 && count > 2) {
-        times = atol(tokens[1]);
-        tokens += 2;
-        count -= 2;
-        row = find_row(tokens[0]);
+    if (strcmp(name, "repeat") == 0 && count > 2) {
+        repeat_calls(out, &tokens[1], count - 1);
+        return;
     }
-    if (count > MOST_ARGUMENTS)
-        count = MOST_ARGUMENTS;
-    memset(arguments, 0, sizeof arguments);
-    for (int i = 1; i < count; i++)
-        read_argument(&arguments[i - 1], tokens[i]);
-    if (row >= 0 && times == 1) {
-        rows[row].call(out, arguments);
-    } else if (row >= 0) {
-        FILE *nowhere = fopen("/dev/null", "w");
-        double started = milliseconds();
-        for (long i = 1; i < times; i++)
-            rows[row].call(nowhere, arguments);
-        fclose(nowhere);
-        fprintf(out, "{\"ms\": %.3f, \"last\": ", milliseconds() - started);
-        rows[row].call(out, arguments);
-        fputc('}', out);
+    prepare(&call, tokens, count);
+    const argument *arguments = call.arguments;
+    if (call.row >= 0) {
+        rows[call.row].call(out, arguments);
     } else if (strcmp(name, "stats") == 0) {
         tell_stats(out);
     } else if (strcmp(name, "resident") == 0) {
@@ -733,9 +762,14 @@ static void run_tokens(FILE *out, char **tokens, int count) {
             held[held_count].release(held[held_count].answer);
             free(held[held_count].answer);
         }
+    } else if (strcmp(name, "lose") == 0) {
+        holding = 0;
+        for (; held_count > 0; held_count--)
+            free(held[held_count - 1].answer);
+        memset(held, 0, sizeof held);
+        fputs("null", out);
     } else if (strcmp(name, "cleanup") == 0) {
-        put_text(out, semantic_status_name(
-                          semantic_cleanup((int64_t)arguments[0].number, &error)));
+        put_text(out, semantic_status_name(semantic_cleanup((int64_t)arguments[0].number, &error)));
     } else if (strcmp(name, "unload") == 0) {
         semantic_model model;
         semantic_status status = semantic_find_model(arguments[0].text, &model, &error);
@@ -751,17 +785,16 @@ static void run_tokens(FILE *out, char **tokens, int count) {
     } else {
         fputs("\"no such function\"", out);
     }
-    for (int i = 1; i < count; i++)
-        forget_argument(&arguments[i - 1]);
+    forget(&call);
 }
 
 static char *run_line(char *line) {
-    char *tokens[MOST_ARGUMENTS + 3], *rest = NULL, *answer = NULL;
+    char *tokens[MOST_TOKENS], *rest = NULL, *answer = NULL;
     size_t size;
     int count = 0;
     FILE *out = open_memstream(&answer, &size);
 
-    for (char *token = strtok_r(line, " ", &rest); token != NULL && count < MOST_ARGUMENTS + 3;
+    for (char *token = strtok_r(line, " ", &rest); token != NULL && count < MOST_TOKENS;
          token = strtok_r(NULL, " ", &rest))
         tokens[count++] = token;
     if (count > 0)

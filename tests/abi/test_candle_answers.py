@@ -24,6 +24,7 @@ from .candle import (
     good_arguments,
     line,
 )
+from .harness import HERE
 
 TOLERANCE = 1e-4
 Values = NDArray[np.float64]
@@ -320,6 +321,34 @@ def test_embeddings_of_fewer_dimensions(candle: Candle, model: str, dimension: i
         expected = cut(case["embedding"], dimension)
         np.testing.assert_allclose(answer["result"]["data"], expected, atol=TOLERANCE)
         assert np.linalg.norm(answer["result"]["data"]) == pytest.approx(1, abs=1e-5)
+
+
+LAYERS = json.loads((HERE / "candle_layers.json").read_text())
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+@pytest.mark.parametrize("dimension", [0, 16])
+def test_embeddings_after_fewer_layers(candle: Candle, layer: int, dimension: int) -> None:
+    """Any number of layers, whether the folder speaks of them or not: as a model of so many."""
+    load_embeddings(candle)
+    assert LAYERS["layers"] == 3
+    for case in LAYERS["cases"]:
+        answer = candle(
+            "get_embedding_2d_matryoshka", case["text"], "mmbert", layer, dimension, OUT
+        )
+        expected = cut(case["embeddings"][layer - 1], dimension or 64)
+        np.testing.assert_allclose(answer["result"]["data"], expected, atol=TOLERANCE)
+
+
+def test_layers_that_there_are_not(candle: Candle) -> None:
+    load_embeddings(candle)
+    for layer in (4, 22, 2**31 - 1):
+        answer = candle("get_embedding_2d_matryoshka", "math", "mmbert", layer, 0, OUT)
+        assert answer["status"] == -1
+        # The others have none that could be asked for, and answer with all of them.
+        for model in ("qwen3", "gemma"):
+            answer = candle("get_embedding_2d_matryoshka", "math", model, layer, 0, OUT)
+            assert answer["status"] == 0
 
 
 # ---- Routing: quality, latency, words, dimension, the model that answers -------------------------

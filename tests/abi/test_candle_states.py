@@ -262,7 +262,7 @@ def test_labels_are_nobodys(candle: Candle) -> None:
     load(candle, SLOT_OF_INIT["init_jailbreak_classifier"])
     script = "repeat 1000 " + line("classify_jailbreak_text", "math")
     (answer,) = candle.script(script)
-    assert answer["last"]["predicted_class"] >= 0
+    assert answer["predicted_class"] >= 0
     assert candle.stats()["unfreed"] == 0
 
 
