@@ -98,7 +98,6 @@ test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzin
 
 .PHONY: soak
 soak: $(LIBRARY) ## CALLS=100000 of each candle verb, then mix all calls and fuzz for MINUTES=60
-	SEMANTIC_TEST_CANDLE_CALLS=100000 $(PY) -m pytest tests/long/test_candle_memory.py
 	$(PY) -m tests.long.candle_soak --calls $(CALLS)
 	$(PY) -m tests.long.soak --minutes $(MINUTES)
 

@@ -160,15 +160,17 @@ class Demands:
 
     ``families`` are values of ``model_type``, none for any; ``label_count`` is the number of
     labels, 0 for any, which adapters are held to as well unless ``adapters_count`` is False.
-    ``base_path`` is the base where the folder is an adapter. ``layers``, in rising order, are
-    those after which an embedding may be asked for where the folder lists none and the model is
-    built from safetensors. The longest text is ``most_tokens`` where the folder declares a longer
-    one; it is ``token_limit``, where that is set, or all positions where they are fewer.
+    Where nothing names the labels nor counts them there are ``unnamed_labels``; 0 refuses such a
+    folder. ``base_path`` is the base where the folder is an adapter. ``layers``, in rising order,
+    are those after which an embedding may be asked for where the folder lists none and the model
+    is built from safetensors. The longest text is ``most_tokens`` where the folder declares a
+    longer one; it is ``token_limit``, where that is set, or all positions where they are fewer.
     """
 
     families: frozenset[str] = frozenset()
     label_count: int = 0
     adapters_count: bool = True
+    unnamed_labels: int = 0
     base_path: str = ""
     layers: tuple[int, ...] = ()
     most_tokens: int = 0

@@ -128,6 +128,7 @@ def load_model(
         precision=options.precision,
         families=FAMILIES.keys(),
         base_path=base_of(path, options, demands),
+        unnamed_labels=demands.unnamed_labels,
     )
     spec, options = apply_demands(spec, options, demands)
     ticket.check()

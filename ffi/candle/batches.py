@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from libsemantic.engine.config import LongText, Output, RunOptions
+from libsemantic.engine.entities import quiet_label
 from libsemantic.engine.errors import InvalidArgumentError, NotFoundError
 from libsemantic.engine.results import Classification, Float32, Result, TokenClassification
 
@@ -174,8 +175,12 @@ def _personal_data(result: TokenClassification) -> Sequence[PersonalData]:
 
 @lru_cache(maxsize=16)
 def _types(labels: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return the type of each label, None for ``O``."""
-    return tuple(None if label == "O" else re.sub(r"^[BI]-", "", label) for label in labels)
+    """Return the type of each label, None for the quiet one."""
+    quiet = quiet_label(labels)
+    return tuple(
+        None if index == quiet else re.sub(r"^[BI]-", "", label)
+        for index, label in enumerate(labels)
+    )
 
 
 def _safety(result: Classification, row: int) -> Safety:

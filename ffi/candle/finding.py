@@ -37,8 +37,8 @@ class Entities(NamedTuple):
 
 def find_entities(context: Context, text: Text) -> Entities:
     """Answer with the model in the first slot of the row that holds one."""
-    _, result = _ask(context, text)
-    return _entities(context, text, result, result.labels)
+    labels, result = _ask(context, text)
+    return _entities(context, text, result, labels, result.labels)
 
 
 def find_entities_with(context: Context, text: Text, labels: Name) -> Entities:
@@ -59,18 +59,18 @@ def find_entities_named_by(context: Context, text: Text, config_path: Name) -> E
     Raise NotFoundError or BadArtifactError where the file has none.
     """
     names = _names(file_identity(Path(config_path)))
-    handle, result = _ask(context, text)
-    labels = context.slots.registry.info(handle).labels
-    return _entities(context, text, result, _renamed(labels, names))
+    labels, result = _ask(context, text)
+    return _entities(context, text, result, labels, _renamed(labels, names))
 
 
-def _ask(context: Context, text: Text) -> tuple[int, TokenClassification]:
+def _ask(context: Context, text: Text) -> tuple[tuple[str, ...], TokenClassification]:
+    """Return the labels of the model that answered, and what it did."""
     slots = context.slots
     handle = slots.first(context.row.slots)
     options = _options(context.row.threshold, slots.long_text())
     result = slots.registry.classify_tokens(handle, [text], options)
     slots.note_cuts(handle, result)
-    return handle, result
+    return slots.registry.info(handle).labels, result
 
 
 @lru_cache(maxsize=16)
@@ -79,20 +79,27 @@ def _options(threshold: float, long_text: LongText) -> RunOptions:
 
 
 def _entities(
-    context: Context, text: bytes, result: TokenClassification, names: Sequence[str]
+    context: Context,
+    text: bytes,
+    result: TokenClassification,
+    labels: tuple[str, ...],
+    names: Sequence[str],
 ) -> Entities:
-    most = context.row.most or result.item_count
-    if result.item_count > most:
-        context.slots.registry.log.warning(
-            f"{context.row.function}: {result.item_count} entities, of which the caller has room "
-            f"for {most}; send shorter texts"
-        )
+    """Name the entities; where no label is ``O``, those of label 0 are none."""
     columns = (result.label_index, result.start, result.end, result.score)
+    quiet = -1 if "O" in labels else 0  # types are in the order of the labels
     found = [
         Entity(names[kind], start, end, text[start:end], score)
-        for kind, start, end, score in zip(*(c[:most].tolist() for c in columns), strict=True)
+        for kind, start, end, score in zip(*(c.tolist() for c in columns), strict=True)
+        if kind != quiet
     ]
-    return Entities(found, len(found))
+    most = context.row.most or len(found)
+    if len(found) > most:
+        context.slots.registry.log.warning(
+            f"{context.row.function}: {len(found)} entities, of which the caller has room for "
+            f"{most}; send shorter texts"
+        )
+    return Entities(found[:most], min(len(found), most))
 
 
 @lru_cache(maxsize=16)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from libsemantic.engine.config import Output, RunOptions
+from libsemantic.engine.entities import quiet_label
 from libsemantic.engine.errors import SemanticError
 from libsemantic.engine.results import Classification, Float32, TokenClassification
 
@@ -110,10 +111,10 @@ def detect_hallucinations(
 def _spans(answer: bytes, result: TokenClassification, threshold: float) -> Iterator[Span]:
     """Yield the runs of tokens whose likeliest label is not the quiet one and likely enough.
 
-    The quiet label is ``O``, or label 0 where there is no ``O``. Tokens without width neither
+    Tokens without width neither
     break nor extend a span; blanks at its ends are no part of it.
     """
-    quiet = result.labels.index("O") if "O" in result.labels else 0
+    quiet = quiet_label(result.labels)
     least = float(np.float32(threshold))  # as the scores are
     first: int | None = None
     last, confidence = 0, 0.0

@@ -114,6 +114,7 @@ class Slots:
             families=kind.families,
             label_count=wanted.label_count,
             adapters_count=wanted.adapters_count,
+            unnamed_labels=kind.unnamed_labels and (wanted.label_count or kind.unnamed_labels),
             base_path=wanted.base_path,
             layers=kind.layers,
             most_tokens=DEFAULT_TOKEN_LIMIT,

@@ -52,12 +52,14 @@ MMBERT_LAYERS = (3, 6, 11, 22)  # what candle-binding advertises
 class Slot:
     """What a slot holds: a model of this task, and of these families where any are named.
 
+    ``unnamed_labels`` is their number where the folder neither names nor counts them; 0 refuses it.
     ``layers`` are those after which an embedding may be asked for, where the folder lists none.
     """
 
     task: TaskName
     families: frozenset[str] = ANY_FAMILY
     layers: tuple[int, ...] = ()
+    unnamed_labels: int = 2
 
     @staticmethod
     def model_name(slot: str) -> str:
@@ -83,18 +85,18 @@ SLOTS: Mapping[str, Slot] = {
     "mmbert-32k-jailbreak": Slot(SEQUENCE, MODERNBERT),
     "mmbert-32k-feedback": Slot(SEQUENCE, MODERNBERT),
     "mmbert-32k-modality": Slot(SEQUENCE, MODERNBERT),
-    "bert-token": Slot(TOKENS),
-    "candle-bert-token": Slot(TOKENS),
-    "modernbert-pii-token": Slot(TOKENS, MODERNBERT),
-    "mmbert-token": Slot(TOKENS, MODERNBERT),
-    "mmbert-32k-pii": Slot(TOKENS, MODERNBERT),
+    "bert-token": Slot(TOKENS, unnamed_labels=0),
+    "candle-bert-token": Slot(TOKENS, unnamed_labels=0),
+    "modernbert-pii-token": Slot(TOKENS, MODERNBERT, unnamed_labels=0),
+    "mmbert-token": Slot(TOKENS, MODERNBERT, unnamed_labels=0),
+    "mmbert-32k-pii": Slot(TOKENS, MODERNBERT, unnamed_labels=0),
     "hallucination": Slot(TOKENS),
-    "nli": Slot(SEQUENCE),
+    "nli": Slot(SEQUENCE, unnamed_labels=3),
     "unified-intent": Slot(SEQUENCE),
-    "unified-pii": Slot(TOKENS),
+    "unified-pii": Slot(TOKENS, unnamed_labels=0),
     "unified-security": Slot(SEQUENCE),
     "lora-intent": Slot(SEQUENCE),
-    "lora-pii": Slot(TOKENS),
+    "lora-pii": Slot(TOKENS, unnamed_labels=0),
     "lora-security": Slot(SEQUENCE),
     "qwen3": Slot(VECTORS, QWEN3),
     "gemma": Slot(VECTORS, GEMMA),

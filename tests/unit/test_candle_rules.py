@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cffi import FFI
 
+from libsemantic.engine.config import RunOptions
 from libsemantic.engine.errors import BadArtifactError, InvalidArgumentError, NotFoundError
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Rows, TokenClassification
@@ -191,6 +192,58 @@ def test_three_classifiers_are_loaded_all_or_none(context: Callable[[str], Conte
     handles = registry.list_models().model_id.tolist()
     assert load("bert-seq", "bert-token", "deberta-v3-seq")
     assert registry.list_models().model_id.tolist() == handles
+
+
+@pytest.mark.parametrize(
+    ("function", "model", "counted", "labels"),
+    [
+        ("init_modernbert_classifier", "modernbert-seq-mean", None, 2),
+        ("init_nli_model", "modernbert-nli", None, 3),
+        ("init_fact_check_classifier", "modernbert-seq-cls", 7, 7),
+        ("init_hallucination_model", "modernbert-hallucination", None, 2),
+    ],
+)
+def test_labels_without_names_are_counted(
+    context: Callable[[str], Context],
+    copy_golden: Copy,
+    registry: Registry,
+    function: str,
+    model: str,
+    counted: int | None,
+    labels: int,
+) -> None:
+    changes = {"id2label": None, "label2id": None, "num_labels": counted}
+    folder = copy_golden(model, {"config.json": changes})
+    assert loading.load(context(function), Name(str(folder)), True)
+    (handle,) = registry.list_models().model_id.tolist()
+    info = registry.info(handle)
+    assert info.labels == tuple(f"LABEL_{index}" for index in range(labels))
+    assert f"nothing names the labels; they are LABEL_0 to LABEL_{labels - 1}" in info.warnings
+
+
+def test_the_caller_counts_labels_without_names(
+    context: Callable[[str], Context], copy_golden: Copy
+) -> None:
+    where = context("init_classifier")
+    folder = copy_golden("bert-seq", {"config.json": {"id2label": None, "label2id": None}})
+    for count in (2, 6, 8):
+        with pytest.raises(BadArtifactError, match=f"the labels are {count}"):
+            loading.load_counted(where, Name(str(folder)), count, True)
+    assert loading.load_counted(where, Name(str(folder)), 7, True)
+
+
+def test_entities_have_names(context: Callable[[str], Context], copy_golden: Copy) -> None:
+    changes = {"id2label": None, "label2id": None, "num_labels": 7}
+    folder = copy_golden("modernbert-token", {"config.json": changes})
+    with pytest.raises(BadArtifactError, match="neither id2label nor label2id"):
+        loading.load(context("init_mmbert_32k_pii_classifier"), Name(str(folder)), True)
+    # Without an O label 0 stands for it.
+    plain = {"id2label": {str(index): f"LABEL_{index}" for index in range(7)}, "label2id": None}
+    folder = copy_golden("modernbert-token", {"config.json": plain})
+    assert loading.load(context("init_mmbert_32k_pii_classifier"), Name(str(folder)), True)
+    found = finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT)
+    assert "LABEL_0" not in {entity.entity_type for entity in found.entities}
+    assert found.num_entities == len(found.entities) > 5
 
 
 # ---- variants of ModernBERT
@@ -416,3 +469,28 @@ def test_a_batch_answers_as_its_texts_alone(context: Callable[[str], Context]) -
         batches.classify_batch(where, Texts([b"a"] * 1001))
     with pytest.raises(InvalidArgumentError, match="not UTF-8"):
         batches.classify_batch(where, Texts([b"a", b"\xff"]))
+
+
+# ---- layers
+
+
+def test_layers_of_mmbert_are_those_that_are_advertised(
+    context: Callable[[str], Context], copy_golden: Copy, registry: Registry
+) -> None:
+    folder = str(GOLDEN / "mmbert-embed-mean")  # of four layers, and lists none
+    assert loading.load(context("init_mmbert_embedding_model"), Name(folder), True)
+    handle = registry.find("candle/mmbert-embedding")
+    assert registry.info(handle).layers.tolist() == [3, 4]
+    listed = copy_golden("mmbert-embed-mean", {"config.json": {"matryoshka_layers": [2, 3]}})
+    other = registry.load(str(listed))
+    for layer in (0, 3, 4):
+        ours, theirs = (
+            registry.embed(each, [TEXT], RunOptions(layer=layer)).values for each in (handle, other)
+        )
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    with pytest.raises(InvalidArgumentError, match=r"layer is 2, .* allows 3, 4"):
+        registry.embed(handle, [TEXT], RunOptions(layer=2))
+    registry.unload(handle, 0)
+    assert loading.load(context("init_mmbert_embedding_model"), Name(str(listed)), True)
+    handle = registry.find("candle/mmbert-embedding")
+    assert registry.info(handle).layers.tolist() == [2, 3, 4]
