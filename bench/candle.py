@@ -16,10 +16,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bench import BUILD, ROOT, compile_c
-
 from libsemantic.engine.registry import Registry
 
 MODELS = ROOT / "tests" / "golden" / "models"
@@ -55,8 +53,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.nanoseconds = 0
-        self.ready: list[Any] | None = None  # answers, in the order of the calls
-        self._kept: list[Any] = []
+        self.ready: list[object] | None = None  # answers, in the order of the calls
+        self._kept: list[object] = []
         for name in ENGINE_CALLS:
             setattr(Registry, name, self._timed(getattr(Registry, name)))
 
@@ -66,17 +64,14 @@ class Clock:
         self._kept = []
 
     @property
-    def kept(self) -> list[Any]:
+    def kept(self) -> list[object]:
         """What the calls since the beginning have answered."""
         return self._kept
 
-    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+    def _timed(self, method: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
             started = time.thread_time_ns()
-            if self.ready is None:
-                answer = method(*arguments)
-            else:
-                answer = self.ready[len(self._kept)]
+            answer = method(*arguments) if self.ready is None else self.ready[len(self._kept)]
             self._kept.append(answer)
             self.nanoseconds += time.thread_time_ns() - started
             return answer
@@ -86,7 +81,7 @@ class Clock:
 
 def load(library: ctypes.CDLL, init: str, given: tuple[str | int, ...]) -> None:
     """Call an init function; a name that is a folder of the tiny models stands for that."""
-    arguments: list[Any] = []
+    arguments: list[int | bytes] = []
     for value in given:
         folder = MODELS / str(value)
         text = str(folder if folder.is_dir() else value).encode()

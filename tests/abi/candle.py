@@ -163,32 +163,46 @@ FAILURES: Mapping[str, object] = {
     "SimilarityResult": {"index": -1, "similarity": -1},
     "UnifiedBatchResult": {
         **dict.fromkeys(("intent_results", "pii_results", "security_results")),
-        **{"batch_size": 0, "error": True},
+        "batch_size": 0,
+        "error": True,
     },
     "LoRABatchResult": {
         **dict.fromkeys(("intent_results", "pii_results", "security_results")),
-        **{"batch_size": 0, "avg_confidence": 0},
+        "batch_size": 0,
+        "avg_confidence": 0,
     },
     "HallucinationDetectionResult": {
-        **{"has_hallucination": False, "spans": None, "num_spans": 0, "error": True}
+        "has_hallucination": False,
+        "spans": None,
+        "num_spans": 0,
+        "error": True,
     },
     "EnhancedHallucinationDetectionResult": {
-        **{"has_hallucination": False, "spans": None, "num_spans": 0, "error": True}
+        "has_hallucination": False,
+        "spans": None,
+        "num_spans": 0,
+        "error": True,
     },
     "NLIResult": {
-        **{"label": -1, "confidence": 0, "error": True},
+        "label": -1,
+        "confidence": 0,
+        "error": True,
         **dict.fromkeys(("entailment_prob", "neutral_prob", "contradiction_prob"), 0),
     },
     "EmbeddingSimilarityResult": {
-        **{"similarity": -1, "model_type": -1, "processing_time_ms": 0, "error": True}
+        "similarity": -1,
+        "model_type": -1,
+        "processing_time_ms": 0,
+        "error": True,
     },
-    "BatchSimilarityResult": {
-        **{"matches": None, "num_matches": 0, "model_type": -1, "error": True}
-    },
+    "BatchSimilarityResult": {"matches": None, "num_matches": 0, "model_type": -1, "error": True},
     "EmbeddingModelsInfoResult": {"models": None, "num_models": 0, "error": True},
     "MultiModalEmbeddingResult": {"data": None, "length": 0, "error": True},
     "GenerativeClassificationResult": {
-        **{"category_name": None, "probabilities": None, "num_categories": 0, "error": True}
+        "category_name": None,
+        "probabilities": None,
+        "num_categories": 0,
+        "error": True,
     },
     "GuardResult": {"raw_output": None, "error": True},
     "char*": None,
@@ -292,7 +306,9 @@ SLOTS = (
         "modernbert-seq-cls",
         ("classify_modernbert_text", "classify_modernbert_text_with_probabilities"),
     ),
-    Slot("init_modernbert_pii_classifier", "modernbert-seq-mean", ("classify_modernbert_pii_text",)),
+    Slot(
+        "init_modernbert_pii_classifier", "modernbert-seq-mean", ("classify_modernbert_pii_text",)
+    ),
     Slot(
         "init_modernbert_jailbreak_classifier",
         "modernbert-seq-mean",
@@ -422,7 +438,10 @@ def good_arguments(name: str) -> tuple[object, ...]:
         ),
         "init_unified_classifier_c": (
             MODELS / "modernbert-lora-base",
-            *(MODELS / f for f in ("modernbert-seq-cls", "modernbert-token", "modernbert-seq-mean")),
+            *(
+                MODELS / f
+                for f in ("modernbert-seq-cls", "modernbert-token", "modernbert-seq-mean")
+            ),
             *(["a"], 1, ["a"], 1, ["a"], 1, True),
         ),
         "get_embedding_smart": (TEXT, 0.5, 0.5, OUT),
@@ -520,7 +539,5 @@ IGNORED = frozenset(
 ALWAYS_FALSE_HERE = frozenset(  # right, since the tiny models have small vocabularies
     {"is_mmbert_model", "is_mmbert_32k_model"}
 )
-INITS = tuple(
-    name for name in FUNCTIONS if name.startswith("init_") and name not in UNSUPPORTED
-)
+INITS = tuple(name for name in FUNCTIONS if name.startswith("init_") and name not in UNSUPPORTED)
 MLP_FROM_JSON = tuple(name for name in FUNCTIONS if name.startswith("candle_mlp_from_json"))

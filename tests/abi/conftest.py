@@ -79,9 +79,9 @@ def full_length(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         folder = root / name
         if not folder.exists():
             folder.mkdir()
-            for file in (MODELS / name).iterdir():
-                if file.name not in ("tokenizer_config.json", "sentence_bert_config.json"):
-                    (folder / file.name).symlink_to(file)
+            for path in (MODELS / name).iterdir():
+                if path.name not in ("tokenizer_config.json", "sentence_bert_config.json"):
+                    (folder / path.name).symlink_to(path)
             for file, key in (
                 ("tokenizer_config.json", "model_max_length"),
                 ("sentence_bert_config.json", "max_seq_length"),

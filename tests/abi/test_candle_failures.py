@@ -253,7 +253,7 @@ def test_what_is_not_built_says_so(driver: Path, name: str) -> None:
     assert "Zanzibar7" not in said.errors
 
 
-# ---- A raising engine -------------------------------------------------------------------------
+# ---- A raising engine ------------------------------------------------------------------------
 
 
 def raising(tmp_path: Path, driver_object: Path) -> dict[str, dict[str, Answer]]:
@@ -343,7 +343,7 @@ def test_the_driver_knows_every_function(candle: Candle) -> None:
     """The last line of a table that everything here goes through."""
     lines = [line(name, *map(token_less, good_arguments(name))) for name in FUNCTIONS]
     assert "no such function" not in candle.script(*lines, "cleanup_dual_path_memory")
-    assert OUT == token(OUT)
+    assert token(OUT) == OUT
 
 
 def token_less(value: object) -> object:

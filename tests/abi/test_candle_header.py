@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from .binding import BUILD, ROOT
+from .binding import BUILD, MODELS, ROOT
 from .binding import LIBRARY as SEMANTIC
 from .candle import CONTRACT, FUNCTIONS, HEADER, LIBRARY, STRUCTS
-from .harness import MODELS, clean_environment, compile_program, run
+from .harness import clean_environment, compile_program, run
 from .test_header import pkg_config_flags, symbols
 
 SOURCE = ROOT / "include" / HEADER

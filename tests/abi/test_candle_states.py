@@ -1,4 +1,4 @@
-"""Slots over time: second and concurrent inits, any order of inits, unloading, limits, odd folders."""
+"""Slots over time: second and concurrent inits, their order, unloading, limits, odd folders."""
 
 import itertools
 import json
@@ -83,9 +83,7 @@ def without_times(answer: Answer) -> Answer:
         ("init_mmbert_classifier", "init_mmbert_classifier_auto"),
     ],
 )
-def test_inits_that_share_a_slot(
-    candle: Candle, first: str, second: str, tmp_path: Path
-) -> None:
+def test_inits_that_share_a_slot(candle: Candle, first: str, second: str, tmp_path: Path) -> None:
     for one, two in ((first, second), (second, first)):
         load(candle, SLOT_OF_INIT[one], SLOT_OF_INIT[two])
         assert len(candle.stats()["models"]) == 1
@@ -97,11 +95,13 @@ def test_inits_that_share_a_slot(
 @pytest.mark.parametrize("slot", SLOTS, ids=lambda slot: slot.init)
 def test_the_slots_are_models_of_the_one_registry(candle: Candle, slot: Slot) -> None:
     """Unloaded or cleaned up there, a slot is empty, and may be filled with another model."""
-    for empty in (lambda name: f"unload s{name.encode().hex()}", lambda name: "cleanup 1000"):
+    for empty in ("unload", "cleanup"):
         load(candle, slot)
         (name,) = candle.stats()["models"]
         assert name.startswith("candle/")
-        assert candle.script(empty(name)) == ["OK"]
+        assert candle.script(line("unload", name) if empty == "unload" else "cleanup 1000") == [
+            "OK"
+        ]
         assert candle.stats()["models"] == []
         for reader in slot.readers:
             check_failed(reader, candle(reader, *good_arguments(reader)))
@@ -134,7 +134,7 @@ def test_states_agree_with_the_registry(candle: Candle) -> None:
     assert (told(), candle.stats()["models"]) == ((False, False, []), [])
 
 
-# ---- Any order, all at once ----------------------------------------------------------------------
+# ---- Any order, all at once ------------------------------------------------------------------
 
 
 def vectors(candle: Candle) -> list[Answer]:
@@ -244,7 +244,7 @@ def test_an_init_while_all_is_cleaned_up(candle: Candle) -> None:
         assert candle.script("cleanup 5000") == ["OK"]
 
 
-# ---- Memory --------------------------------------------------------------------------------------
+# ---- Memory ----------------------------------------------------------------------------------
 
 
 def test_what_is_not_freed_is_counted(candle: Candle) -> None:
@@ -266,7 +266,7 @@ def test_labels_are_nobodys(candle: Candle) -> None:
     assert candle.stats()["unfreed"] == 0
 
 
-# ---- Limits ----------------------------------------------------------------------------------------
+# ---- Limits ----------------------------------------------------------------------------------
 
 LONG = " ".join(["math law code the router picks café 数学"] * 200)
 
@@ -279,7 +279,7 @@ def engine_answer(folder: str | Path, text: str, max_tokens: int) -> np.ndarray[
 
 
 @pytest.mark.parametrize("given", ["16", "512", "100000"])
-def test_the_limit_that_the_environment_sets(driver: Path, candle: Candle, given: str) -> None:
+def test_the_limit_that_the_environment_sets(driver: Path, given: str) -> None:
     slot = SLOT_OF_INIT["init_modernbert_classifier"]
     expected = engine_answer(MODELS / slot.folder, LONG, min(int(given), 512))
     ask = line("classify_modernbert_text_with_probabilities", LONG)
@@ -369,7 +369,7 @@ def test_no_more_than_1000_entities_where_go_stops(candle: Candle) -> None:
     assert candle("classify_bert_pii_tokens", text, None)["num_entities"] > 1000
 
 
-# ---- Hallucinations in long texts ------------------------------------------------------------------
+# ---- Hallucinations in long texts ------------------------------------------------------------
 
 
 SHORT = "the router picks Zürich 数学"
@@ -410,7 +410,7 @@ def test_an_answer_that_does_not_fit_is_an_error(candle: Candle) -> None:
         assert "math law" not in found["error_message"]
 
 
-# ---- Odd folders -----------------------------------------------------------------------------------
+# ---- Odd folders -----------------------------------------------------------------------------
 
 PADDING = {
     "strategy": {"Fixed": 96},
@@ -459,7 +459,7 @@ def of_eleven_classes(folder: Path) -> list[int]:
 
 
 def test_label_ids_in_any_order(candle: Candle, copy_golden: Copy) -> None:
-    """"10" before "2", and the table not sorted at all."""
+    """ "10" before "2", and the table not sorted at all."""
     ids = ["10", "1", "9", "2", "0", "3", "8", "4", "7", "5", "6"]
     table = {key: SORTED.get(key, f"extra {key}") for key in ids}
     folder = copy_golden("bert-seq", {"config.json": {"id2label": table, "label2id": None}})
@@ -531,7 +531,7 @@ def test_inference_labels_in_another_order(candle: Candle, copy_golden: Copy) ->
         np.testing.assert_allclose(shares, expected, atol=TOLERANCE)
 
 
-# ---- Dimensions beyond the vector --------------------------------------------------------------------
+# ---- Dimensions beyond the vector ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["qwen3", "gemma", "mmbert"])
@@ -542,9 +542,9 @@ def test_more_dimensions_than_there_are(candle: Candle, model: str, dimension: i
     check_failed("get_embedding_with_model_type", answer)
 
 
-# ---- What configurations say --------------------------------------------------------------------------
+# ---- What configurations say -----------------------------------------------------------------
 
-CONFIGS = (
+CONFIGS: tuple[tuple[Mapping[str, object], bool, bool], ...] = (
     ({}, False, False),
     ({"vocab_size": 256_000}, False, False),
     ({"vocab_size": 256_000, "position_embedding_type": "sans_pos"}, True, False),

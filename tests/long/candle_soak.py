@@ -85,7 +85,9 @@ WORKING: Mapping[str, Verb] = {
         (line("candle_mlp_from_json", MLP),), line("candle_mlp_to_json", Raw("h0"))
     ),
     "validate_batch_input": Verb((), line("validate_batch_input", [TEXT, ""], 2, 0)),
-    "safe_alloc_lora": Verb((), NEXT.join((line("safe_alloc_lora", 64), line("safe_free", LATEST)))),
+    "safe_alloc_lora": Verb(
+        (), NEXT.join((line("safe_alloc_lora", 64), line("safe_free", LATEST)))
+    ),
 }
 FAILING: Mapping[str, Verb] = {
     "an empty slot": Verb((), line("classify_text", TEXT)),
@@ -107,7 +109,10 @@ FAILING: Mapping[str, Verb] = {
     "JSON that is none": Verb((), line("candle_mlp_from_json", "{")),
     "unsupported": Verb((), line("classify_with_qwen3_guard", TEXT, "input", OUT)),
 }
-VERBS: Mapping[str, Verb] = WORKING | {f"fails: {name}": verb for name, verb in FAILING.items()}
+VERBS: Mapping[str, Verb] = {
+    **WORKING,
+    **{f"fails: {name}": verb for name, verb in FAILING.items()},
+}
 
 
 def grown(driver: Path, verb: Verb, calls: int) -> tuple[int, int]:
