@@ -13,6 +13,7 @@ from .bases import Base
 from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
+    NO_DEMANDS,
     Demands,
     LoadOptions,
     LongText,
@@ -103,7 +104,7 @@ def load_model(
     options: LoadOptions,
     runtime: RuntimeOptions,
     *,
-    demands: Demands,
+    demands: Demands = NO_DEMANDS,
     name: str,
     generation: int,
     shelves: Shelves,
