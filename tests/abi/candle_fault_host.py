@@ -45,17 +45,15 @@ def main(driver: str, report: str) -> None:
         original = getattr(Registry, name)
         setattr(Registry, name, failing(original))
     readers = sorted(set(NEED_A_MODEL) - UNSUPPORTED - {"get_embedding_models_info"})
-    report_of: dict[str, dict[str, Answer]] = {}
+    report_of: dict[str, dict[str, Answer]] = {fault.__name__: {} for fault in FAULTS}
+    for raised in FAULTS:
+        for name in INITS:
+            report_of[raised.__name__][name] = candle(name, *secret_arguments(name))
+    raised = None
+    for name in INITS:  # what failed can be repeated
+        assert candle(name, *good_arguments(name)) is True, name
     for fault in FAULTS:
-        answers: dict[str, Answer] = {}
-        raised = fault
-        for name in INITS:
-            answers[name] = candle(name, *secret_arguments(name))
-        raised = None
-        # What failed can be repeated.
-        for name in INITS:
-            assert candle(name, *good_arguments(name)) is True, (fault, name)
-        raised = fault
+        raised, answers = fault, report_of[fault.__name__]
         for name in readers:
             answers[name] = candle(name, *secret_arguments(name))
         raised = None
@@ -65,9 +63,8 @@ def main(driver: str, report: str) -> None:
             "confidence": round(right["confidence"], 4),
         }
         answers["unfreed"] = candle.stats()["unfreed"]
-        (cleaned,) = candle.script("cleanup 10000")
-        assert cleaned == "OK", cleaned
-        report_of[fault.__name__] = answers
+    (cleaned,) = candle.script("cleanup 10000")
+    assert cleaned == "OK", cleaned
     Path(report).write_text(json.dumps(report_of))
 
 
