@@ -10,6 +10,7 @@ SHELL := /bin/bash
 
 PREFIX ?= /opt/libsemantic
 MINUTES ?= 60
+CALLS ?= 100000
 ifdef PYTHON
 export PYTHON
 endif
@@ -24,7 +25,8 @@ VENV := build/env$(if $(PROVIDER),-$(PROVIDER))
 PY := $(VENV)/bin/python
 VENV_STAMP := $(VENV)/.libsemantic
 LIBRARY := build/lib/libsemantic.so.0
-LIBRARY_SOURCES := build_ffi.py ffi/generate.py $(wildcard include/*.h ffi/*.c ffi/*.h)
+LIBRARY_SOURCES := build_ffi.py ffi/generate.py $(wildcard include/*.h ffi/*.c ffi/*.h \
+	ffi/candle/*.c ffi/candle/generate.py ffi/candle/table.py)
 
 # Only what exists, since mypy given a folder without Python files stops with an error.
 has_python = $(if $(wildcard $(1)),$(shell find $(1) -name '*.py' -print -quit))
@@ -61,7 +63,7 @@ $(VENV_STAMP): FORCE
 FORCE:
 
 .PHONY: build
-build: $(LIBRARY) ## build libsemantic.so with its header and pkg-config file
+build: $(LIBRARY) ## build both libraries with their headers and pkg-config files
 
 $(LIBRARY): $(VENV_STAMP) $(LIBRARY_SOURCES)
 	$(need_compiler)
@@ -88,7 +90,7 @@ test-python: $(LIBRARY) models ## run the Python and C tests (PYTEST_ARGS=... is
 .PHONY: test-go
 test-go: $(LIBRARY) ## run the Go tests
 	@# -count=1: Go's cached results know nothing of the library.
-	tools/go.sh test -count=1 ./semantic/... ./cmd/...
+	tools/go.sh test -count=1 ./semantic/... ./cmd/... ./candle/...
 	tools/go.sh test -count=1 -race ./native/...
 	tools/go.sh with env CGO_ENABLED=0 go test -count=1 ./...
 
@@ -120,7 +122,8 @@ test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzin
 	SEMANTIC_TEST_LONG=1 tools/go.sh test -race -count=1 -run TestManyGoroutines ./native/libsemantic
 
 .PHONY: soak
-soak: $(LIBRARY) ## mix all calls and fuzz for MINUTES=60; a finding is kept in build/fuzz
+soak: $(LIBRARY) ## CALLS=100000 of each candle verb, then mix all calls and fuzz for MINUTES=60
+	$(PY) -m tests.long.candle_soak --calls $(CALLS)
 	$(PY) -m tests.long.soak --minutes $(MINUTES)
 
 # It needs Go 1.26, which an older Go fetches.
@@ -159,6 +162,7 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
+	$(PY) bench/candle.py
 	$(PY) bench/peers.py $(PEERS_ARGS)
 
 .PHONY: bench-quick

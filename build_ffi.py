@@ -2,8 +2,9 @@
 
     build/env/bin/python build_ffi.py --output build
 
-writes lib/libsemantic.so.0 with its link, include/semantic.h and lib/pkgconfig/semantic.pc
-below the output folder. Run it with the Python whose environment the library is to use.
+writes lib/libsemantic.so.0 with its link, lib/libcandle_semantic_router.so, and for both their
+headers in include/ and their files in lib/pkgconfig/ below the output folder. Run it with the
+Python whose environment the library is to use.
 """
 
 import argparse
@@ -20,11 +21,16 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from ffi import generate  # noqa: E402  (the build must not depend on an installed copy)
+# The build must not depend on an installed copy.
+from ffi import generate  # noqa: E402
+from ffi.candle import generate as generate_candle  # noqa: E402
 
 HEADER = ROOT / "include" / "semantic.h"
+CANDLE_HEADER = ROOT / "include" / "candle_semantic_router.h"
 VERSION = re.findall(r'#define SEMANTIC_VERSION "(.*)"', HEADER.read_text())[0]
 SONAME = "libsemantic.so.0"
+# candle-binding's library has no SONAME, so programs that were linked with it look for this name.
+CANDLE_SONAME = "libcandle_semantic_router.so"
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
 # Runs once inside the library. It must not raise: cffi would answer every later call
@@ -45,14 +51,18 @@ except BaseException as error:
     )
 """
 
-PKG_CONFIG = f"""prefix=${{pcfiledir}}/../..
+PKG_CONFIG = """prefix=${{pcfiledir}}/../..
 
-Name: semantic
-Description: Classify, tag and embed text inside the calling process
-Version: {VERSION}
+Name: {name}
+Description: {description}
+Version: {version}
 Cflags: -I${{prefix}}/include
-Libs: -L${{prefix}}/lib -Wl,-rpath,${{prefix}}/lib -lsemantic
+Libs: -L${{prefix}}/lib -Wl,-rpath,${{prefix}}/lib -l{name}
 """
+DESCRIPTIONS = {
+    "semantic": "Classify, tag and embed text inside the calling process",
+    "candle_semantic_router": "The functions of candle-binding, answered by libsemantic",
+}
 
 
 def python_link_flags() -> list[str]:
@@ -86,48 +96,71 @@ def build(output: Path) -> None:
         sys.exit(f"error: no C compiler {compiler!r} (Debian: apt-get install gcc libc6-dev)")
     link_flags = python_link_flags()
     header = generate.read_header(HEADER, compiler)
+    candle = generate.read_header(CANDLE_HEADER, compiler)
     library = output / "lib"
     objects = ROOT / "build" / "obj"  # not a part of an installation
     for folder in (objects, library / "pkgconfig", output / "include"):
         folder.mkdir(parents=True, exist_ok=True)
 
     ffi = FFI()
-    ffi.cdef(generate.declarations(header))
+    ffi.cdef(generate.declarations(header) + generate_candle.declarations(candle))
     ffi.embedding_api("")
     ffi.embedding_init_code(INIT_CODE)
-    ffi.set_source("_libsemantic", generate.entry_points(header))
+    (objects / "candle_calls.h").write_text(generate_candle.calls_header(candle))
+    ffi.set_source(
+        "_libsemantic", generate.entry_points(header) + generate_candle.table_source(candle)
+    )
     ffi.emit_c_code(str(objects / "_libsemantic.c"))
+    (objects / "candle_router.c").write_text(generate_candle.router_source(candle))
+    (objects / "exports.map").write_text("{ global: semantic_*; local: *; };\n")
+    (objects / "candle.map").write_text(generate_candle.exports(candle))
 
-    exports = objects / "exports.map"
-    exports.write_text("{ global: semantic_*; local: *; };\n")
-    common = [
+    compile_command = [
         compiler,
         *("-c", "-O2", "-g", "-fPIC", "-pthread", "-std=gnu11"),
-        *("-I", str(ROOT / "include"), "-I", str(ROOT / "ffi")),
+        *("-I", str(ROOT / "include"), "-I", str(ROOT / "ffi"), "-I", str(objects)),
         *("-I", sysconfig.get_path("include")),
         f'-DSEMANTIC_DEFAULT_ENVIRONMENT="{Path(sys.prefix).resolve()}"',
     ]
-    compiled = []
-    for source in [*sorted((ROOT / "ffi").glob("*.c")), objects / "_libsemantic.c"]:
-        target = objects / f"{source.stem}.o"
-        # cffi's own boilerplate is not ours to keep free of warnings.
-        strict = WARNINGS if source.parent.name == "ffi" else ["-Wall", "-Wno-unused"]
-        subprocess.run([*common, *strict, str(source), "-o", str(target)], check=True)
-        compiled.append(str(target))
-    subprocess.run(
-        [
-            *(compiler, "-shared", "-pthread", "-o", str(library / SONAME), *compiled),
-            *(f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={exports}", "-Wl,-Bsymbolic"),
-            *("-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,-z,relro", *link_flags, "-ldl"),
-        ],
-        check=True,
-    )
-    link = library / "libsemantic.so"
-    link.unlink(missing_ok=True)
-    link.symlink_to(SONAME)
-    shutil.copyfile(HEADER, output / "include" / "semantic.h")
-    (library / "pkgconfig" / "semantic.pc").write_text(PKG_CONFIG)
-    print(f"built {library / SONAME}")
+
+    def compiled(*sources: Path) -> list[str]:
+        targets = []
+        for source in sources:
+            target = objects / f"{source.parent.name}-{source.stem}.o"
+            # cffi's own boilerplate is not ours to keep free of warnings.
+            strict = WARNINGS if source.name != "_libsemantic.c" else ["-Wall", "-Wno-unused"]
+            command = [*compile_command, *strict, str(source), "-o", str(target)]
+            subprocess.run(command, check=True)
+            targets.append(str(target))
+        return targets
+
+    def link(soname: str, exports: str, *inputs: str) -> None:
+        subprocess.run(
+            [
+                *(compiler, "-shared", "-pthread", "-o", str(library / soname), *inputs),
+                *(f"-Wl,-soname,{soname}", f"-Wl,--version-script={objects / exports}"),
+                *("-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,-z,relro"),
+            ],
+            check=True,
+        )
+
+    own = sorted((ROOT / "ffi").glob("*.c"))
+    link(SONAME, "exports.map", *compiled(*own, objects / "_libsemantic.c"), *link_flags, "-ldl")
+    development = library / "libsemantic.so"
+    development.unlink(missing_ok=True)
+    development.symlink_to(SONAME)
+    own = sorted((ROOT / "ffi" / "candle").glob("*.c"))
+    # It may be put into the folder where another program looks for it, without its neighbour.
+    rpath = f"-Wl,-rpath,$ORIGIN:{library}"
+    paths = [f"-L{library}", rpath, "-lsemantic"]
+    link(CANDLE_SONAME, "candle.map", *compiled(*own, objects / "candle_router.c"), *paths)
+    for source in (HEADER, CANDLE_HEADER):
+        shutil.copyfile(source, output / "include" / source.name)
+    for name, description in DESCRIPTIONS.items():
+        (library / "pkgconfig" / f"{name}.pc").write_text(
+            PKG_CONFIG.format(name=name, description=description, version=VERSION)
+        )
+    print(f"built {library / SONAME} and {library / CANDLE_SONAME}")
 
 
 if __name__ == "__main__":

@@ -129,11 +129,13 @@ def read_artifact(
     precision: Precision,
     families: Collection[str],
     base_path: str = "",
+    unnamed_labels: int = 0,
 ) -> ModelSpec:
     """Read and check the model folder, or the adapter folder, at ``path``.
 
     ``families`` are the values of ``model_type`` whose graph can be built from safetensors;
-    ``base_path``, for adapters, is the folder of the base where it is not the recorded one.
+    ``base_path``, for adapters, is the folder of the base where it is not the recorded one;
+    ``unnamed_labels`` as ``unnamed`` of ``read_labels``.
     Raises InvalidArgumentError for a path that is no folder, NotFoundError for what is missing
     or cannot be read, BadArtifactError for what is damaged or contradicts itself and
     UnsupportedError for what this library, or this artifact for ``task``, cannot do.
@@ -173,7 +175,10 @@ def read_artifact(
             head = _fit_head(head, weights.path, output)
     else:
         labels, label_warnings = read_labels(
-            sources.label_folder, sources.own, without_config=adapter is not None
+            sources.label_folder,
+            sources.own,
+            without_config=adapter is not None,
+            unnamed=unnamed_labels,
         )
         if weights.onnx is not None:
             output = select_output(weights.onnx, task, len(labels.names))

@@ -157,6 +157,32 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Demands:
+    """What a caller demands of a folder beyond its options; what does not hold fails the load.
+
+    ``families`` are values of ``model_type``, none for any; ``label_count`` is the number of
+    labels, 0 for any, which adapters are held to as well unless ``adapters_count`` is False.
+    Where nothing names the labels nor counts them there are ``unnamed_labels``; 0 refuses such a
+    folder. ``base_path`` is the base where the folder is an adapter. ``layers``, in rising order,
+    are those after which an embedding may be asked for where the folder lists none and the model
+    is built from safetensors. The longest text is ``most_tokens`` where the folder declares a
+    longer one; it is ``token_limit``, where that is set, or all positions where they are fewer.
+    """
+
+    families: frozenset[str] = frozenset()
+    label_count: int = 0
+    adapters_count: bool = True
+    unnamed_labels: int = 0
+    base_path: str = ""
+    layers: tuple[int, ...] = ()
+    most_tokens: int = 0
+    token_limit: int = 0
+
+
+NO_DEMANDS = Demands()
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """Options of one call; zero means the default, ``prompt_name`` None the model's own."""
 
@@ -171,10 +197,11 @@ class RunOptions:
     prompt_name: str | None = None
     output: Output = Output.ENTITIES
     normalize: Normalize = Normalize.AUTO
+    max_tokens: int = 0
 
     def __post_init__(self) -> None:
         _as_members(self, long_text=LongText, shorten=Shorten, output=Output, normalize=Normalize)
-        _refuse_negative(self, "timeout_ms", "window_overlap", "dimension", "layer")
+        _refuse_negative(self, "timeout_ms", "window_overlap", "dimension", "layer", "max_tokens")
         if not 0.0 <= self.threshold <= 1.0:
             raise InvalidArgumentError(f"threshold is {self.threshold}; give 0 (default) to 1")
 

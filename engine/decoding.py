@@ -278,14 +278,14 @@ _ACTIVATIONS: Mapping[str, Callable[[Float32], Float32]] = {
 def decode_counts(model: Model, rows: list[Row]) -> results.TokenCounts:
     """Report the windows of each row as byte ranges of the caller's text."""
     counts = np.zeros(len(rows) + 1, np.int64)
-    ranges, tokens = [np.empty((0, 2), np.int64)], []
+    ranges, ids = [np.empty((0, 2), np.int64)], []
     for index, row in enumerate(rows):
         if not isinstance(row, Prepared):
             continue
         counts[index + 1] = len(row.plan.windows)
         found = window_byte_ranges(row.plan, row.encoded, row.text)
         ranges.append(np.maximum(found - row.prompt_bytes, 0))
-        tokens += [len(window.ids) for window in row.plan.windows]
+        ids += [window.ids for window in row.plan.windows]
     table = np.concatenate(ranges)
     return results.TokenCounts(
         generation=model.generation,
@@ -293,7 +293,8 @@ def decode_counts(model: Model, rows: list[Row]) -> results.TokenCounts:
         row_start=np.cumsum(counts),
         window_start=table[:, 0],
         window_end=table[:, 1],
-        window_tokens=np.array(tokens, np.int64),
+        window_tokens=np.array([len(each) for each in ids], np.int64),
+        window_ids=tuple(ids),
     )
 
 

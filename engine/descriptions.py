@@ -1,6 +1,5 @@
 """Read the JSON files with which a model folder describes itself, strictly and within bounds."""
 
-import json
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from .errors import BadArtifactError, NotFoundError
+from .strict_json import parse_json
 
 MAX_DESCRIPTION_BYTES = 8 << 20  # nothing else runs while it is parsed
 SENTINEL_LENGTH = 1_000_000
@@ -123,25 +123,11 @@ def read_json(path: Path) -> object:
             f"{path} has {size} bytes; a description has at most {MAX_DESCRIPTION_BYTES}"
         )
     try:
-        text = path.read_bytes().decode()
-        value: object = json.loads(text, object_pairs_hook=_unambiguous)
-        if "\\u" in text:  # a lone surrogate could not leave the library as UTF-8
-            json.dumps(value, ensure_ascii=False).encode()
+        return parse_json(path.read_bytes().decode())
     except OSError as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadArtifactError(f"{path} is damaged JSON: {error}; fetch the file again") from error
-    return value
-
-
-def _unambiguous(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Build an object; a key that stands twice with different values is refused."""
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        for key, value in pairs:
-            if result[key] != value:
-                raise ValueError(f"key {key!r} stands twice with different values")
-    return result
 
 
 def read_description(path: Path) -> Description | None:

@@ -61,6 +61,11 @@ class Entities:
     end: IntArray
 
 
+def quiet_label(labels: Sequence[str]) -> int:
+    """Return the label of tokens that are part of nothing: ``O``, or label 0 without an ``O``."""
+    return labels.index("O") if "O" in labels else 0
+
+
 def label_scheme(labels: Sequence[str]) -> LabelScheme:
     """Read the types out of a model's labels, in the order of its outputs.
 
@@ -80,8 +85,7 @@ def label_scheme(labels: Sequence[str]) -> LabelScheme:
             type_of[index] = types.setdefault(name, len(types))
     members = (type_of[:, None] == np.arange(len(types))).astype(np.float64)
     begins = np.array([label.startswith("B-") for label in labels], np.bool_)
-    quiet = labels.index("O") if "O" in labels else 0
-    return LabelScheme(tuple(types), type_of, begins, members, quiet)
+    return LabelScheme(tuple(types), type_of, begins, members, quiet_label(labels))
 
 
 def merge_entities(

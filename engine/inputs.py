@@ -59,6 +59,7 @@ class Policy(NamedTuple):
     overlap: int
     part: Shorten
     needs_offsets: bool
+    max_tokens: int
     prompt: str = ""
 
 
@@ -130,7 +131,7 @@ def _prepare_chunk(
             _check_ids(model, encoded)
             plan = plan_windows(
                 encoded,
-                model.max_tokens,
+                policy.max_tokens,
                 policy.long_text,
                 policy.overlap,
                 policy.part,

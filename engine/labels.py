@@ -22,6 +22,7 @@ _TABLE_KEYS = (  # key of a table in a label file; does the table lead from inde
     (r"label_mapping", None),
 )
 _MAX_LABEL_FILES = 32
+_MAX_UNNAMED = 65_536
 _COUNTS = ("num_labels", "_num_labels")
 _REMEDY = "add id2label to config.json with one name for each output of the head"
 
@@ -49,13 +50,14 @@ class Labels:
 
 
 def read_labels(
-    folder: Path, config: Description, *, without_config: bool = False
+    folder: Path, config: Description, *, without_config: bool = False, unnamed: int = 0
 ) -> tuple[Labels, tuple[str, ...]]:
     """Return the labels of a classifier and one warning for each thing that contradicts them.
 
     ``config`` wins over label files of the folder, ``id2label`` over ``label2id``. An adapter is
-    ``without_config``: for it labels in a file are no surprise. Raises
-    BadArtifactError where nothing names the labels or what must name them is wrong.
+    ``without_config``: for it labels in a file are no surprise. Where nothing names the labels
+    they are ``LABEL_0`` and so on, as many as ``config`` counts, else ``unnamed``; 0 refuses
+    them. Raises BadArtifactError then, and where what must name the labels is wrong.
     """
     labels, warnings = _config_labels(config)
     paths = [folder / name for name in list_names(folder) if _is_label_file(name)]
@@ -82,6 +84,16 @@ def read_labels(
             raise BadArtifactError(
                 f"{folder}: {path.name} contradicts {labels.source}: {difference}; {_REMEDY}"
             )
+    if labels is None and unnamed:
+        counted = (config.positive(key) for key in _COUNTS)
+        count = next((number for number in counted if number is not None), unnamed)
+        if count > _MAX_UNNAMED:
+            raise BadArtifactError(
+                f"{config.path}: {count} labels without names; at most {_MAX_UNNAMED} are given "
+                f"some, {_REMEDY}"
+            )
+        labels = Labels(tuple(f"LABEL_{index}" for index in range(count)), config.path.name)
+        warnings.append(f"nothing names the labels; they are LABEL_0 to LABEL_{count - 1}")
     if labels is None:
         found = f" ({'; '.join(warnings)})" if warnings else ""
         raise BadArtifactError(
@@ -89,9 +101,9 @@ def read_labels(
             f"the labels{found}; {_REMEDY}"
         )
     for key in _COUNTS:
-        if (count := config.get(key, int)) not in (None, len(labels.names)):
+        if (said := config.get(key, int)) not in (None, len(labels.names)):
             raise BadArtifactError(
-                f"{config.path}: {key!r} is {count}, {labels.source} has {len(labels.names)} "
+                f"{config.path}: {key!r} is {said}, {labels.source} has {len(labels.names)} "
                 f"names; {_REMEDY}"
             )
     return labels, tuple(warnings)

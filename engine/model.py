@@ -13,12 +13,15 @@ from .bases import Base
 from .batching import Batcher, Limits, RunControl, RunStoppedError, RunsUnderWay, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
+    NO_DEMANDS,
+    Demands,
     LoadOptions,
     LongText,
     RuntimeOptions,
     Task,
     available_cpus,
 )
+from .demands import apply_demands, base_of
 from .dense import DenseLayer, load_dense
 from .devices import find_devices, require_working
 from .entities import LabelScheme, label_scheme
@@ -95,6 +98,7 @@ def load_model(
     options: LoadOptions,
     runtime: RuntimeOptions,
     *,
+    demands: Demands = NO_DEMANDS,
     name: str,
     generation: int,
     shelves: Shelves,
@@ -110,7 +114,7 @@ def load_model(
     passed_over: list[str] = []
     for device in devices:
         try:
-            found = _open(path, options, runtime, device, shelves, watchdog, ticket)
+            found = _open(path, options, demands, runtime, device, shelves, watchdog, ticket)
             break
         except _WORTH_ANOTHER_DEVICE as error:
             if device is devices[-1]:
@@ -195,6 +199,7 @@ class _Opened:
 def _open(
     path: str,
     options: LoadOptions,
+    demands: Demands,
     runtime: RuntimeOptions,
     device: Device,
     shelves: Shelves,
@@ -211,8 +216,10 @@ def _open(
         task=options.task,
         precision=device.graph_precision,
         families=FAMILIES.keys(),
-        base_path=options.base_path,
+        base_path=base_of(path, options, demands),
+        unnamed_labels=demands.unnamed_labels,
     )
+    spec, options = apply_demands(spec, options, demands)
     ticket.check()
     dense = load_dense(spec)
     opened = open_graph(spec, dense, device, options.adapter_mode)

@@ -7,13 +7,22 @@ they use; unloading waits for the leases, and new calls see that the model is cl
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from . import results, tasks
-from .config import DEFAULT_RUN_OPTIONS, MAX_ROWS, LoadOptions, RunOptions, RuntimeOptions, Task
+from .config import (
+    DEFAULT_RUN_OPTIONS,
+    MAX_ROWS,
+    NO_DEMANDS,
+    Demands,
+    LoadOptions,
+    RunOptions,
+    RuntimeOptions,
+    Task,
+)
 from .counters import Call, Counters, Recorder
 from .devices import find_devices, require_one_runtime, require_working
 from .errors import (
@@ -142,7 +151,9 @@ class Registry:
 
     # ---- models
 
-    def load(self, path: str, options: LoadOptions | None = None) -> int:
+    def load(
+        self, path: str, options: LoadOptions | None = None, demands: Demands = NO_DEMANDS
+    ) -> int:
         """Load the model in a folder and return its handle; whole or not at all.
 
         Raise ClosedError if a cleanup begins meanwhile.
@@ -150,13 +161,15 @@ class Registry:
         options = options or LoadOptions()
         ticket = self._load_tickets.open(options.timeout_ms, 0)
         try:
-            return (self._replace if options.replaces else self._add)(path, options, ticket)
+            if options.replaces:
+                return self._replace(path, options, demands, ticket)
+            return self._add(path, options, demands, ticket)
         except CancelledError:
             raise ClosedError(f"a cleanup began while {path!r} was loading") from None
         finally:
             self._load_tickets.close(ticket)
 
-    def _add(self, path: str, options: LoadOptions, ticket: Ticket) -> int:
+    def _add(self, path: str, options: LoadOptions, demands: Demands, ticket: Ticket) -> int:
         name = options.name or _folder_name(path)
         with self._changed:
             runtime = self._start(self._options or RuntimeOptions())
@@ -171,7 +184,7 @@ class Registry:
             self._entries[entry.handle] = entry
             self._loads += 1
         try:
-            model = self._load(path, options, runtime, name, 1, ticket)
+            model = self._load(path, options, demands, runtime, name, 1, ticket)
         except BaseException:
             with self._changed:
                 self._remove(entry)
@@ -186,7 +199,7 @@ class Registry:
             entry.state = State.READY
         return entry.handle
 
-    def _replace(self, path: str, options: LoadOptions, ticket: Ticket) -> int:
+    def _replace(self, path: str, options: LoadOptions, demands: Demands, ticket: Ticket) -> int:
         with self._changed:
             runtime = self._start(self._options or RuntimeOptions())
             entry = self._ready(options.replaces)
@@ -202,7 +215,8 @@ class Registry:
             old = entry.model
         assert old is not None
         try:
-            model = self._load(path, options, runtime, entry.name, old.generation + 1, ticket)
+            generation = old.generation + 1
+            model = self._load(path, options, demands, runtime, entry.name, generation, ticket)
             if model.spec.task is not old.spec.task:
                 raise InvalidArgumentError(
                     f"model {entry.name!r} does {old.spec.task.name}, the new one "
@@ -225,6 +239,7 @@ class Registry:
         self,
         path: str,
         options: LoadOptions,
+        demands: Demands,
         runtime: RuntimeOptions,
         name: str,
         generation: int,
@@ -235,6 +250,7 @@ class Registry:
             path,
             options,
             runtime,
+            demands=demands,
             name=name,
             generation=generation,
             shelves=self._shelves,
@@ -280,6 +296,13 @@ class Registry:
             model = self._ready(handle).model
         assert model is not None
         return model.info
+
+    def token_names(self, handle: int, ids: Iterable[int]) -> tuple[str, ...]:
+        """Return the names that a ready model's tokenizer gives to tokens."""
+        with self._changed:
+            model = self._ready(handle).model
+        assert model is not None
+        return model.tokenizer.tokens(ids)
 
     def unload(self, handle: int, timeout_ms: int) -> None:
         """Take no new calls, wait for those in flight, free the model.

@@ -124,7 +124,8 @@ class TokenCounts:
     """Token counts of ``n`` texts and the windows that a call would use.
 
     ``row_start`` int64[n + 1]; per window ``window_start``, ``window_end`` (UTF-8 bytes) and
-    ``window_tokens`` (with special tokens), int64.
+    ``window_tokens`` (with special tokens), int64, and ``window_ids``, the tokens themselves,
+    int64[window_tokens].
     """
 
     generation: int
@@ -133,6 +134,7 @@ class TokenCounts:
     window_start: Int64
     window_end: Int64
     window_tokens: Int64
+    window_ids: tuple[Int64, ...]
 
     @property
     def window_total(self) -> int:

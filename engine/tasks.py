@@ -77,11 +77,17 @@ def check(model: Model, call: Call, options: RunOptions) -> None:
         raise InvalidArgumentError(
             f"dimension is {options.dimension}, model {model.info.name!r} allows {allowed}"
         )
+    if options.max_tokens > model.max_tokens:
+        raise InvalidArgumentError(
+            f"max_tokens is {options.max_tokens}, model {model.info.name!r} scores at most "
+            f"{model.max_tokens}; give that or less, or load it with more"
+        )
     if options.threshold and options.output is Output.TOKENS:
         raise InvalidArgumentError(
             "threshold drops entities and has no meaning for output TOKENS; leave it 0"
         )
-    if options.layer and options.layer not in model.info.layers:
+    last = model.spec.config.get("num_hidden_layers")
+    if options.layer and options.layer != last and options.layer not in model.info.layers:
         allowed = ", ".join(map(str, model.info.layers.tolist()))
         raise InvalidArgumentError(
             f"layer is {options.layer}, model {model.info.name!r} allows {allowed}"
@@ -115,6 +121,7 @@ def _prepare(model: Model, request: Request) -> list[Row]:
         overlap=options.window_overlap,
         part=part,
         needs_offsets=call is Call.COUNT_TOKENS or model.spec.task is Task.TOKEN_CLASSIFICATION,
+        max_tokens=options.max_tokens or model.max_tokens,
         prompt=_prompt(model, options),
     )
     return prepare(model, request.texts, request.others, policy, request.ticket)

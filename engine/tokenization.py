@@ -6,7 +6,7 @@ pieces it cuts off are incomplete. Texts are encoded whole; ``windows`` cuts the
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -128,6 +128,10 @@ class Tokenizer:
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its exact name, None where there is none."""
         return self.backend.token_to_id(token)
+
+    def tokens(self, ids: Iterable[int]) -> tuple[str, ...]:
+        """Return the names of tokens; an id that stands for none is empty."""
+        return tuple(self.backend.id_to_token(number) or "" for number in ids)
 
     def only_added_from(self, first: int) -> bool:
         """Tell whether all tokens whose id is ``first`` or more were added to the vocabulary.

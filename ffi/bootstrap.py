@@ -8,11 +8,13 @@ from libsemantic.engine.memory import resident_bytes
 from libsemantic.engine.registry import REGISTRY
 from libsemantic.engine.session import first_run
 
+from .candle.attach import FAILED, candle_entries
 from .codecs import FFI, Lib
 from .native import Boundary
 
 _PREFIX = "py_"
 _CANCEL_EVERYTHING = "py_cancel_everything"
+_OPAQUE = frozenset({"MLPHandle"})  # cffi ends the process where their fields are asked for
 
 
 def start(ffi: FFI, lib: Lib) -> None:
@@ -20,8 +22,9 @@ def start(ffi: FFI, lib: Lib) -> None:
     _realise_types(ffi)
     boundary = Boundary(ffi, lib, REGISTRY)
     entries = boundary.entries()
+    of_candle = candle_entries(ffi, lib, REGISTRY)
     declared = {name for name in dir(lib) if name.startswith(_PREFIX)} - {_CANCEL_EVERYTHING}
-    attached = {_PREFIX + name for name in entries}
+    attached = {_PREFIX + name for name in entries} | of_candle.keys()
     if declared != attached:
         raise InterpreterError(
             f"the library and its Python side differ in {sorted(declared ^ attached)}; "
@@ -31,6 +34,8 @@ def start(ffi: FFI, lib: Lib) -> None:
         ffi.def_extern(
             name=_PREFIX + name, error=int(Status.INTERNAL), onerror=boundary.report_escape
         )(entry if name == "semantic_cancel" else boundary.guard(entry))
+    for name, entry in of_candle.items():
+        ffi.def_extern(name=name, error=FAILED, onerror=boundary.report_escape)(entry)
     ffi.def_extern(name=_CANCEL_EVERYTHING, onerror=boundary.report_escape)(
         REGISTRY.cancel_everything
     )
@@ -51,7 +56,7 @@ def _realise_types(ffi: FFI) -> None:
     typedefs, structs, unions = ffi.list_types()
     for name in typedefs + structs + unions:
         ctype = ffi.typeof(name)
-        if ctype.kind == "struct":
+        if ctype.kind == "struct" and name not in _OPAQUE:
             for _, field in ctype.fields:
                 _ = field.type.cname
         ffi.typeof(f"{name} *")

@@ -26,6 +26,8 @@ semantic_status boundary_enter(const char *environment, semantic_error *error);
  * has none) must be there exactly when the status is OK or PARTIAL. */
 semantic_status boundary_leave(semantic_status status, const void **result, semantic_error *error);
 int boundary_started(void);
+/* Whether this is the child of a process that used the library. */
+int boundary_forked(void);
 /* Called by the start-up code in Python: NULL when everything is attached. */
 void boundary_report_start(const char *failure);
 /* Called when an adopted interpreter ends: refuse new calls and end those in flight. */
@@ -36,6 +38,13 @@ int64_t boundary_resident_before_start(void);
 /* Bound by the generated code: run cffi's start, and cancel all work at exit. */
 extern int (*boundary_bind_python)(void);
 extern void (*boundary_cancel_everything)(void);
+
+/* candle.c: calls of libcandle_semantic_router.so */
+
+/* As boundary_enter, with the reason of a failure in the log and, where message is not NULL, as a
+ * block in *message. Every 0 is paired with one leave. */
+int boundary_candle_enter(const char *function, char **message);
+void boundary_candle_leave(void);
 
 /* memory.c: result blocks */
 

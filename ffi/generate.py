@@ -8,6 +8,7 @@ failure answer, refuses NULL pointers, makes sure Python runs, and forwards to a
 
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,7 @@ typedef unsigned long uint64_t;
 
 _BOUNDARY_DECLARATIONS = """
 void *boundary_block_alloc(size_t size);
+void semantic_free(const void *block);
 uint64_t boundary_blocks_unfreed(void);
 uint64_t boundary_blocks_unfreed_bytes(void);
 uint64_t boundary_log_dropped(void);
@@ -105,19 +107,21 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function of the header."""
+    """One function of the header; ``returns`` is a type as C text."""
 
     name: str
     declaration: str
+    returns: str
     parameters: tuple[Parameter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header: its types as C text, and its functions."""
+    """The header: its types as C text, its functions, and the fields of its structs."""
 
     types: str
     functions: tuple[Function, ...]
+    structs: Mapping[str, tuple[Parameter, ...]]
 
 
 def read_header(header: Path, compiler: str) -> Header:
@@ -129,18 +133,26 @@ def read_header(header: Path, compiler: str) -> Header:
     with tempfile.TemporaryDirectory() as empty:
         for name in ("stddef.h", "stdint.h"):
             (Path(empty) / name).touch()
+        (Path(empty) / "stdbool.h").write_text("#define bool _Bool\n")
         command = [compiler, "-E", "-P", "-nostdinc", "-I", empty, str(header)]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     tree = c_parser.CParser().parse(_STANDARD_TYPES + text)
     printer = c_generator.CGenerator()
     standard = _STANDARD_TYPES.count("typedef")
-    types, functions = [], []
+    types, functions, structs = [], [], {}
     for node in tree.ext[standard:]:
         if isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl):
             functions.append(_function(node, printer))
-        else:
-            types.append(printer.visit(node) + ";")
-    return Header("\n".join(types), tuple(functions))
+            continue
+        types.append(printer.visit(node) + ";")
+        struct = node.type.type if isinstance(node, c_ast.Typedef) else None
+        if isinstance(struct, c_ast.Struct) and struct.decls:
+            structs[node.name] = tuple(
+                _parameter(field, printer)
+                for field in struct.decls
+                if not isinstance(field.type, c_ast.ArrayDecl)
+            )
+    return Header("\n".join(types), tuple(functions), structs)
 
 
 def _function(node: c_ast.Decl, printer: c_generator.CGenerator) -> Function:
@@ -150,7 +162,8 @@ def _function(node: c_ast.Decl, printer: c_generator.CGenerator) -> Function:
         for parameter in declared
         if getattr(parameter, "name", None) is not None
     ]
-    return Function(node.name, printer.visit(node), tuple(parameters))
+    returns = printer.visit(node.type.type).removesuffix(node.name).rstrip()
+    return Function(node.name, printer.visit(node), returns, tuple(parameters))
 
 
 def _parameter(node: c_ast.Decl, printer: c_generator.CGenerator) -> Parameter:

@@ -377,6 +377,10 @@ int boundary_started(void) {
     return atomic_load(&state) != IDLE;
 }
 
+int boundary_forked(void) {
+    return atomic_load(&state) == FORKED;
+}
+
 static semantic_status refuse(int now, semantic_error *error) {
     switch (now) {
     case FAILED:

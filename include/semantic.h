@@ -335,15 +335,16 @@ typedef struct semantic_run_options {
     int32_t window_overlap;       /* tokens; default min(128, max_tokens / 4) */
     semantic_shorten shorten;     /* pairs only */
     int32_t dimension;            /* embedding only; one of the info's dimensions */
-    int32_t layer;                /* embedding only; one of the info's layers */
+    int32_t layer;                /* embedding only; one of the info's layers, or the last */
     float threshold;              /* multi-label: selected from here on, default 0.5;
                                      entities: those below are dropped, default none */
     const char *prompt_name;      /* embedding only; NULL: the model's default; "": none */
     semantic_output output;       /* token classification only */
     semantic_normalize normalize; /* embedding only */
+    int64_t max_tokens;           /* of this call; default, and the most: that of the model */
 } semantic_run_options;
 
-#define SEMANTIC_RUN_OPTIONS_INIT {sizeof(semantic_run_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SEMANTIC_RUN_OPTIONS_INIT {sizeof(semantic_run_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* What every result says about its rows. token_count counts the tokens of the
  * whole text with the special tokens; scored_token_count those that the model

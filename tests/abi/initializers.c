@@ -22,7 +22,7 @@ int main(void) {
         return 3;
     if (run.struct_size != sizeof run || run.timeout_ms || run.cancel_key || run.long_text ||
         run.window_overlap || run.shorten || run.dimension || run.layer || run.threshold != 0 ||
-        run.prompt_name || run.output || run.normalize)
+        run.prompt_name || run.output || run.normalize || run.max_tokens)
         return 4;
     return 0;
 }

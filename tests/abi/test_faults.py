@@ -8,6 +8,7 @@ from typing import TypedDict
 import pytest
 
 from libsemantic.engine.errors import Status
+from libsemantic.ffi.candle.table import FREE, PLAIN, ROWS
 from libsemantic.ffi.generate import PLAIN_C
 
 from .binding import FUNCTIONS, GOOD, ROOT, WITH_A_RESULT
@@ -152,7 +153,12 @@ def test_each_function_is_attached_once(tmp_path: Path) -> None:
     assert report == {
         "starts": 1,
         "attached": dict.fromkeys(
-            [*(f"py_{name}" for name in FORWARDED), "py_cancel_everything"], 1
+            [
+                *(f"py_{name}" for name in FORWARDED),
+                *(f"py_candle_{row.function}" for row in ROWS if row.verb not in (FREE, PLAIN)),
+                "py_cancel_everything",
+            ],
+            1,
         ),
     }
     assert errors == ""

@@ -29,7 +29,7 @@ LOADING = {
     "weight_files",
     "weights",
 }
-LOADERS = {"bases", "dense", "info", "model", "opening"} | LOADING
+LOADERS = {"bases", "config_files", "demands", "dense", "info", "model", "opening"} | LOADING
 FOREIGN = {"torch", "transformers", "sentence_transformers", "optimum", "tensorflow", "jax"}
 ALLOWED = {"cffi", "libsemantic", "numpy", "onnx", "onnxruntime", "safetensors", "tokenizers"}
 

@@ -591,3 +591,41 @@ def test_every_call_uses_the_windows_that_were_counted(registry: Registry) -> No
     whole = registry.classify(handle, [text], WINDOWS)
     near(whole.class_max[0], alone.probabilities.max(axis=0).astype(np.float64))
     assert whole.class_window[0].tolist() == alone.probabilities.argmax(axis=0).tolist()
+
+
+# ---- a limit for one call
+
+LONG = " ".join(WORDS * 3)
+
+
+@pytest.mark.parametrize("limit", [LIMIT, LIMIT - 1, 5])
+def test_a_call_may_score_fewer_tokens_than_the_model(registry: Registry, limit: int) -> None:
+    handle = registry.load(str(GOLDEN / "bert-seq"))
+    shorter = registry.load(str(GOLDEN / "bert-seq"), LoadOptions(name="short", max_tokens=limit))
+    for policy in (LongText.CUT, LongText.WINDOWS):
+        options = RunOptions(long_text=policy)
+        asked = RunOptions(long_text=policy, max_tokens=limit)
+        expected = registry.classify(shorter, [LONG], options)
+        found = registry.classify(handle, [LONG], asked)
+        assert found.rows == expected.rows
+        assert found.rows.token_count[0] > limit
+        np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-6)
+        counted = registry.count_tokens(handle, [LONG], asked)
+        assert max(counted.window_tokens) == limit
+        assert [len(ids) for ids in counted.window_ids] == counted.window_tokens.tolist()
+
+
+def test_a_call_scores_no_more_tokens_than_the_model(registry: Registry) -> None:
+    handle = registry.load(str(GOLDEN / "bert-seq"), LoadOptions(max_tokens=LIMIT))
+    assert registry.classify(handle, [LONG], RunOptions(max_tokens=LIMIT)).rows.status == (0,)
+    with pytest.raises(InvalidArgumentError, match=f"scores at most {LIMIT}; give that or less"):
+        registry.classify(handle, [LONG], RunOptions(max_tokens=LIMIT + 1))
+
+
+def test_counted_tokens_have_ids_and_names(registry: Registry) -> None:
+    handle = registry.load(str(GOLDEN / "bert-seq"))
+    (ids,) = registry.count_tokens(handle, ["What is x?"]).window_ids
+    names = registry.token_names(handle, ids.tolist())
+    assert (names[0], names[-1]) == ("[CLS]", "[SEP]")
+    assert "".join(names[1:-1]).replace("##", "").lower() == "whatisx?"
+    assert registry.token_names(handle, [10**9]) == ("",)

@@ -330,6 +330,7 @@ ONLY_FOR: dict[str, tuple[RunOptions, set[Call]]] = {
     "window_overlap": (RunOptions(window_overlap=5), set(Call)),
     "timeout_ms": (RunOptions(timeout_ms=60_000), set(Call)),
     "cancel_key": (RunOptions(cancel_key=3), set(Call)),
+    "max_tokens": (RunOptions(max_tokens=9), set(Call)),
 }
 
 
@@ -346,6 +347,13 @@ def test_an_option_without_meaning_is_refused(registry: Registry, call: Call) ->
                 ASK[call](registry, handle, ["math"], options)
     with pytest.raises(InvalidArgumentError, match="layer"):
         ASK[call](registry, handle, ["math"], RunOptions(layer=1))
+
+
+def test_the_last_layer_may_be_named(registry: Registry) -> None:
+    handle = load(registry, "mmbert-embed-mean")
+    plain = registry.embed(handle, ["math"])
+    named = registry.embed(handle, ["math"], RunOptions(layer=4))
+    assert np.array_equal(named.values, plain.values)
 
 
 @pytest.mark.parametrize("name", ["bert-seq", "bert-token", "bert-embed-mean"])

@@ -1,0 +1,105 @@
+"""Memory of candle's functions: many calls of each verb, and a memory checker over all of them."""
+
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ..abi.binding import ROOT
+from ..abi.candle import (
+    FUNCTIONS,
+    INITS,
+    SLOT_OF_INIT,
+    UNSUPPORTED,
+    Raw,
+    compile_driver,
+    good_arguments,
+    in_a_process,
+    line,
+)
+from .candle_soak import FAILING, VERBS, check, grown
+from .size import sized
+
+OWN_SOURCES = {"_libsemantic.c", "candle_driver.c", "candle_entry.c"} | {
+    path.name for path in (ROOT / "ffi").rglob("*.[ch]")
+}
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("candle") / "candle_driver")
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_many_calls_keep_no_memory(driver: Path, name: str) -> None:
+    check(name, *grown(driver, VERBS[name], sized(2000, least=1000)))
+
+
+# Enough of them that every kind of answer is given.
+LOADED = (
+    *("init_similarity_model", "init_classifier", "init_jailbreak_classifier"),
+    *("init_modernbert_classifier", "init_candle_bert_token_classifier"),
+    *("init_modernbert_pii_token_classifier", "init_mmbert_32k_pii_classifier"),
+    *("init_hallucination_model", "init_nli_model", "init_lora_unified_classifier"),
+    *("init_unified_classifier_c", "init_embedding_models_with_mmbert"),
+    "init_embedding_models_batched",
+)
+
+
+def test_every_function_under_valgrind(driver: Path, tmp_path: Path) -> None:
+    """Good calls and failing ones; the one answer that is lost on purpose is all that is found."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed (Debian: apt-get install valgrind)")
+    report = tmp_path / "report.xml"
+    readers = sorted(set(FUNCTIONS) - set(INITS) - {"safe_free", "candle_mlp_free"})
+    lost = "classify_modernbert_text_with_probabilities"
+    said = in_a_process(
+        driver,
+        line("candle_mlp_from_json", *good_arguments("candle_mlp_from_json")),
+        *(line(name, *good_arguments(name)) for name in LOADED),
+        *(line(name, *good_arguments(name)) for name in readers),
+        *(verb.call for verb in FAILING.values()),
+        line("candle_mlp_free", Raw("h0")),
+        "cleanup_dual_path_memory",
+        # Often, since a copy of the latest pointer may lie on a stack somewhere.
+        *("stats", "hold", f"repeat 50 {line(lost, 'math')}", "lose", "cleanup 60000"),
+        seconds=1800,
+        under=(
+            *("valgrind", "--leak-check=full", "--show-leak-kinds=definite", "--fair-sched=try"),
+            *("--num-callers=60", "--xml=yes", f"--xml-file={report}"),
+        ),
+    )
+    assert said.answers[1 : len(LOADED) + 1] == [True] * len(LOADED)
+    failed = [
+        name
+        for name, answer in zip(readers, said.answers[len(LOADED) + 1 :], strict=False)
+        if isinstance(answer, dict) and answer.get("status") == -1 and name not in UNSUPPORTED
+    ]
+    assert failed == []
+    assert said.answers[-1] == "OK"
+    found = {
+        (error.findtext("kind"), by)
+        for error in ElementTree.parse(report).getroot().iter("error")
+        if (by := blamed(error)) is not None
+    }
+    assert found == {("Leak_DefinitelyLost", f"call_{lost}")}
+
+
+def blamed(error: ElementTree.Element) -> str | None:
+    """Return the call of the driver under which our own code did it, None if others did.
+
+    Of a stack the topmost frames are valgrind's own malloc and its like; the one below did it.
+    """
+    stack = error.find("stack")
+    assert stack is not None
+    frames = [frame for frame in stack.iter("frame") if "valgrind" not in frame.findtext("obj", "")]
+    if not frames or frames[0].findtext("file") not in OWN_SOURCES:
+        return None
+    functions = [frame.findtext("fn", "") for frame in frames]
+    return next((name for name in functions if name.startswith("call_")), functions[0])
+
+
+def test_the_loaded_ones_are_inits() -> None:
+    assert set(LOADED) <= set(INITS)
+    assert set(SLOT_OF_INIT) <= set(INITS)
