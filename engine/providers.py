@@ -103,8 +103,8 @@ def _no_options(device: Device, threads: int) -> Mapping[str, str]:
 
 
 def _openvino_options(device: Device, threads: int) -> Mapping[str, str]:
-    # Its own default is bfloat16 where the CPU has it. Pinned threads of several models would wait
-    # for the same cores.
+    # Without a hint it chooses a precision itself. Pinned threads of several models would wait for
+    # the same cores.
     cpu = {
         "INFERENCE_PRECISION_HINT": {Precision.FP32: "f32", Precision.BF16: "bf16"}[device.lowered],
         "INFERENCE_NUM_THREADS": str(threads),

@@ -212,8 +212,8 @@ typedef struct semantic_load_options {
     int64_t queue_tokens;         /* default: that of semantic_init */
     int64_t timeout_ms;           /* 0: none; looked at between the steps of a load */
     semantic_adapter_mode adapter_mode; /* adapter folders only */
-    int64_t arena_bytes;                /* cuda and tensorrt: the most that the model takes of the
-                                           device's memory; default 4 GiB */
+    int64_t arena_bytes;                /* the most that the model takes of the memory of a cuda
+                                           device, or of workspace for tensorrt; default 4 GiB */
 } semantic_load_options;
 
 #define SEMANTIC_LOAD_OPTIONS_INIT                                                                 \

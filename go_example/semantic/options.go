@@ -42,7 +42,7 @@ type LoadOptions struct {
 	MaxTextBytes   int         // a longer text is ErrTooLong; default 1 MiB
 	BasePath       string      // adapter folders only: that of the base; default: as recorded
 	AdapterMode    AdapterMode // adapter folders only
-	ArenaBytes     int         // cuda and tensorrt: the most a model takes there; default 4 GiB
+	ArenaBytes     int         // the most a model takes of a cuda device, or of workspace for tensorrt; default 4 GiB
 	IntraOpThreads int         // default: that of Open
 	ParallelRuns   int         // default: that of Open
 	QueueRows      int         // default: that of Open

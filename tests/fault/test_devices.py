@@ -11,7 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from libsemantic.engine.config import LoadOptions, LogLevel, Precision, RuntimeOptions
+from libsemantic.engine.config import (
+    LoadOptions,
+    LogLevel,
+    Precision,
+    RunOptions,
+    RuntimeOptions,
+)
 from libsemantic.engine.devices import (
     PRODUCT_MODEL,
     find_devices,
@@ -30,6 +36,7 @@ from libsemantic.engine.registry import Registry
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 REAL = onnxruntime.InferenceSession
+TEXTS = ["What is the derivative of x squared?", "math", "the law of the invoice"]
 
 
 def test_the_product_model_is_what_it_says() -> None:
@@ -178,22 +185,48 @@ def test_a_gpu_runs_the_model_and_says_so(gpu: Gpu, registry: Registry, log: Lin
         registry.unload(handle, 1000)
 
 
-def test_values_that_stay_on_the_device_pass_through_exits_and_shared_bases(
-    gpu: Gpu, registry: Registry
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [(Precision.FP32, 1e-5), (Precision.FP16, 0.3)], ids=["32", "16"]
+)
+def test_values_that_stay_on_the_device_pass_from_base_to_head(
+    gpu: Gpu, registry: Registry, precision: Precision, tolerance: float
 ) -> None:
-    adapters = Path(__file__).parents[1] / "golden" / "models" / "modernbert-lora-base"
-    names = [path.parent for path in sorted(adapters.rglob("adapter_config.json"))]
-    assert names
-    text = ["What is the derivative of x squared?"]
-    for folder in names:
+    base = GOLDEN / "modernbert-lora-base"
+    folders = sorted(path.parent for path in base.rglob("adapter_config.json"))
+    assert len(folders) > 1
+    options = LoadOptions(device="cuda", precision=precision, base_path=str(base))
+    for folder in folders:
         logits = []
-        for device in ("cuda", "cpu"):
-            handle = registry.load(str(folder), LoadOptions(device=device, base_path=str(adapters)))
-            assert registry.info(handle).device == ("cuda:0" if device == "cuda" else "cpu")
-            logits.append(registry.classify(handle, text).logits)
+        for each in (options, LoadOptions(device="cpu", base_path=str(base))):
+            handle = registry.load(str(folder), each)
+            assert registry.info(handle).device == ("cuda:0" if each is options else "cpu")
+            logits.append(registry.classify(handle, TEXTS).logits)
             registry.unload(handle, 1000)
-        np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=tolerance)
+        assert np.ptp(logits[1]) > 20 * tolerance
     assert len(gpu.asked) > 4
+
+
+def test_values_that_stay_on_the_device_pass_from_exit_to_exit(
+    gpu: Gpu, registry: Registry, copy_golden: Callable[[str, Mapping[str, object]], Path]
+) -> None:
+    manifest = {
+        "layer_indices": [1, 2, 4],
+        "dim_indices": [64],
+        "hidden_size": 64,
+        "num_layers": 4,
+        "pooling_strategy": "mean",
+        "has_final_norm": True,
+    }
+    folder = copy_golden("mmbert-embed-mean", {"matryoshka_config.json": manifest})
+    there = registry.load(str(folder), LoadOptions(device="cuda", name="there"))
+    here = registry.load(str(folder), LoadOptions(device="cpu", name="here"))
+    assert len(gpu.asked) > 6  # the product, three parts, three parts
+    for layer in (1, 2, 4):
+        vectors = [
+            registry.embed(each, TEXTS, RunOptions(layer=layer)).values for each in (there, here)
+        ]
+        np.testing.assert_allclose(vectors[0], vectors[1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.usefixtures("gpu")
