@@ -116,7 +116,7 @@ def load_model(
     device = resolve_device(options.device or runtime.device)
     if options.precision in (Precision.FP16, Precision.BF16) and device.provider.startswith("CPU"):
         raise UnsupportedError(
-            f"the CPU provider does not compute in {options.precision.name}; use AUTO or FP32"
+            f"the CPU provider does not compute in {options.precision.name}; use AUTO, FP32 or INT8"
         )
     from .graphs import FAMILIES  # imports onnx, which only a load needs
 
@@ -127,6 +127,15 @@ def load_model(
         families=FAMILIES.keys(),
         base_path=options.base_path,
     )
+    if (
+        options.precision is Precision.INT8
+        and not spec.onnx
+        and device.provider != "CPUExecutionProvider"
+    ):
+        raise UnsupportedError(
+            f"int8 from safetensors runs on the CPU provider alone, not on {device.provider}; set "
+            "device to cpu, or precision to AUTO"
+        )
     ticket.check()
     opened = open_graph(spec, options.precision, options.adapter_mode)
     max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)

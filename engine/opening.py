@@ -13,6 +13,7 @@ from .batching import RunControl
 from .config import AdapterMode, Precision, Task
 from .errors import InvalidArgumentError, UnsupportedError
 from .memory import resident_bytes
+from .processor import byte_steps
 from .results import Float32
 from .session import Device, OrtModel, OrtPart, Runner, Runs
 from .sharing import Shelf, file_identity
@@ -23,14 +24,15 @@ if TYPE_CHECKING:  # it imports onnx, which only a load needs
     from .graphs import Graph
 
 # Names of dtypes in safetensors, as the ONNX side spells them.
-_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "INT8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGraph:
     """A graph as ONNX Runtime takes it, and what its file says of it.
 
-    Where ``shared`` is not None the graph is only the head, and that is the rest.
+    Where ``shared`` is not None the graph is only the head, and that is the rest. ``steps``: of
+    the inputs of int8 layers, 0 for a model that is built in fp32, or not built.
     """
 
     model: OrtModel
@@ -39,6 +41,7 @@ class OpenGraph:
     position_limit: int
     type_vocab_size: int
     dtype: str
+    steps: int = 0
     shared: AdaptedWeights | None = None
 
 
@@ -50,17 +53,22 @@ def open_graph(spec: ModelSpec, precision: Precision, mode: AdapterMode) -> Open
         )
     if spec.onnx is not None and spec.output is not None:
         return _open_file(spec)
-    if precision not in (Precision.AUTO, Precision.FP32):
+    if precision not in (Precision.AUTO, Precision.FP32, Precision.INT8):
         raise UnsupportedError(
-            f"{spec.model_folder} holds safetensors, and turning them into {precision.name} is not "
-            "supported yet; use AUTO or FP32, or put an ONNX file of that precision into the folder"
+            f"{spec.model_folder} holds safetensors, which run in FP32 or INT8, not in "
+            f"{precision.name}; use one of these, or put an ONNX file of that precision into the "
+            "folder"
         )
     from .graphs import build_graph
 
+    steps = byte_steps() if precision is Precision.INT8 else 0
     if spec.adapter is None:
         weights = read_weights(spec.model_folder)
-        return _opened(build_graph(spec.config, spec.task, weights, exits=_exits(spec)))
-    return _open_adapter(spec, mode)
+        exits = _exits(spec)
+        return _opened(
+            build_graph(spec.config, spec.task, weights, exits=exits, steps=steps), steps
+        )
+    return _open_adapter(spec, mode, steps)
 
 
 def _open_file(spec: ModelSpec) -> OpenGraph:
@@ -89,7 +97,7 @@ def _open_file(spec: ModelSpec) -> OpenGraph:
     )
 
 
-def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
+def _open_adapter(spec: ModelSpec, mode: AdapterMode, steps: int) -> OpenGraph:
     """Build the whole model, or its head, with an adapter; compare the adapter with its base."""
     from .graphs import FAMILIES, build_graph
 
@@ -105,9 +113,11 @@ def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
     part = Part.WHOLE if mode is AdapterMode.MERGED else Part.HEAD
     adaptation = weights.adaptation(part, unused)
     exits = _exits(spec) if part is Part.WHOLE else ()
-    graph = build_graph(spec.config, spec.task, weights.weights, exits=exits, adaptation=adaptation)
+    graph = build_graph(
+        spec.config, spec.task, weights.weights, exits=exits, adaptation=adaptation, steps=steps
+    )
     weights.check(graph)
-    return _opened(graph, weights if part is Part.HEAD else None)
+    return _opened(graph, steps, weights if part is Part.HEAD else None)
 
 
 def _exits(spec: ModelSpec) -> tuple[int, ...]:
@@ -117,7 +127,7 @@ def _exits(spec: ModelSpec) -> tuple[int, ...]:
     return spec.layers if FAMILIES[spec.family].exits else ()
 
 
-def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
+def _opened(graph: "Graph", steps: int, shared: AdaptedWeights | None = None) -> OpenGraph:
     model = _as_model(graph)
     dtype = "+".join(_DTYPES[each] for each in graph.dtype.split("+"))
     return OpenGraph(
@@ -127,6 +137,7 @@ def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
         graph.position_limit,
         graph.type_vocab_size,
         dtype,
+        steps,
         shared,
     )
 
@@ -134,10 +145,13 @@ def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
 def _as_model(graph: "Graph") -> OrtModel:
     return OrtModel(
         model=graph.model,
-        parts=tuple(OrtPart(part.layer, part.model, part.hidden) for part in graph.parts),
+        parts=tuple(
+            OrtPart(part.layer, part.model, part.hidden, part.makes) for part in graph.parts
+        ),
         weights_folder=graph.weights_folder,
         inputs=dict.fromkeys(graph.inputs, "int64"),
         output=graph.output,
+        makes=graph.makes,
     )
 
 
@@ -169,8 +183,8 @@ def open_runner(
         return Running(Runner(opened.model, device, threads=threads, control=control), None, 0)
     before = resident_bytes()
     identities = tuple(map(file_identity, spec.base_files))
-    key = (spec.model_folder, identities, device.place, threads)
-    make = partial(_open_base, spec, weights, device, threads, control)
+    key = (spec.model_folder, identities, device.place, threads, opened.steps)
+    make = partial(_open_base, spec, weights, device, threads, control, opened.steps)
     base = bases.share(key, make, ticket)
     base_grown = max(0, resident_bytes() - before)
     base.runner.require(device)
@@ -183,14 +197,19 @@ def open_runner(
 
 
 def _open_base(
-    spec: ModelSpec, weights: AdaptedWeights, device: Device, threads: int, control: RunControl
+    spec: ModelSpec,
+    weights: AdaptedWeights,
+    device: Device,
+    threads: int,
+    control: RunControl,
+    steps: int,
 ) -> Base:
     from .graphs import build_graph
 
     before = resident_bytes()
     # The whole model was compared with its weights when the adapter was.
     encoder = Adaptation(Part.ENCODER, spare=("*",))
-    graph = build_graph(spec.config, Task.EMBEDDING, weights.base, adaptation=encoder)
+    graph = build_graph(spec.config, Task.EMBEDDING, weights.base, adaptation=encoder, steps=steps)
     runner = Runner(_as_model(graph), device, threads=threads, control=control)
     return Base(
         folder=spec.model_folder,

@@ -148,6 +148,7 @@ def build_graph(
     branches: Branches = DEFAULT_BRANCHES,
     exits: tuple[int, ...] = (),
     adaptation: Adaptation = UNADAPTED,
+    steps: int = 0,
 ) -> Graph:
     """Build the graph of a model for one task.
 
@@ -155,7 +156,7 @@ def build_graph(
     ``fused`` the graph holds com.microsoft operators, else only standard ones.
     ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
     layers, in rising order and less than all, a run may stop, ``adaptation`` what an adapter
-    makes of the model. Raises
+    makes of the model. With ``steps`` the model runs in int8 (see ``quantized``). Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -180,5 +181,6 @@ def build_graph(
         branches=branches,
         exits=exits,
         adaptation=adaptation,
+        steps=steps,
     )
     return builder.finish(family.build(builder, config, task), family.ignorable[task])
