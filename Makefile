@@ -133,6 +133,7 @@ bench: $(LIBRARY) models ## measure speed and memory (BENCH_ARGS=... is passed o
 	$(PY) bench/bench.py $(BENCH_ARGS)
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
+	$(PY) bench/int8.py
 
 .PHONY: install
 install: ## make a standalone tree in PREFIX (default /opt/libsemantic)
