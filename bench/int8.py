@@ -28,8 +28,9 @@ from libsemantic.engine.batching import RunControl
 from libsemantic.engine.config import LoadOptions, Precision, Task
 from libsemantic.engine.graphs import build_graph
 from libsemantic.engine.processor import byte_steps
+from libsemantic.engine.providers import Device
 from libsemantic.engine.registry import Registry
-from libsemantic.engine.session import OrtModel, Runner, resolve_device
+from libsemantic.engine.session import OrtModel, Runner
 from libsemantic.engine.weights import read_weights
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +53,7 @@ def open_model(folder: Path, steps: int, threads: int) -> Runner:
         output=graph.output,
         makes=graph.makes,
     )
-    return Runner(model, resolve_device("cpu"), threads=threads)
+    return Runner(model, Device("cpu", "cpu"), threads=threads)
 
 
 def compare_times(folder: Path, threads: int, seconds: float) -> Iterator[str]:

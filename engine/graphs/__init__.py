@@ -18,13 +18,22 @@ from .config_values import read
 from .deberta import build_deberta
 from .distilbert import build_distilbert
 from .electra import build_electra
+from .embedding_end import EmbeddingEnd, end_embedding
 from .finished import Graph, Head
 from .gemma3 import build_gemma3
 from .modernbert import build_modernbert
 from .qwen3 import build_qwen3
 from .roberta import build_roberta
 
-__all__ = ["FAMILIES", "Branches", "Family", "Graph", "build_graph"]
+__all__ = [
+    "DEFAULT_BRANCHES",
+    "FAMILIES",
+    "Branches",
+    "EmbeddingEnd",
+    "Family",
+    "Graph",
+    "build_graph",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,7 @@ def build_graph(
     exits: tuple[int, ...] = (),
     adaptation: Adaptation = UNADAPTED,
     steps: int = 0,
+    end: EmbeddingEnd | None = None,
 ) -> Graph:
     """Build the graph of a model for one task.
 
@@ -156,7 +166,8 @@ def build_graph(
     ``fused`` the graph holds com.microsoft operators, else only standard ones.
     ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
     layers, in rising order and less than all, a run may stop, ``adaptation`` what an adapter
-    makes of the model. With ``steps`` the model runs in int8 (see ``quantized``). Raises
+    makes of the model. With ``steps`` the model runs in int8 (see ``quantized``). With ``end`` the
+    graph of an embedding model answers with vectors, else with token states. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -183,4 +194,7 @@ def build_graph(
         adaptation=adaptation,
         steps=steps,
     )
-    return builder.finish(family.build(builder, config, task), family.ignorable[task])
+    head = family.build(builder, config, task)
+    if end is not None:
+        head = end_embedding(builder, head, end)
+    return builder.finish(head, family.ignorable[task])

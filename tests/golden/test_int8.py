@@ -28,9 +28,10 @@ from libsemantic.engine.graphs.quantized import (
 )
 from libsemantic.engine.initializers import make_zeros
 from libsemantic.engine.processor import byte_steps
+from libsemantic.engine.providers import Device
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Classification, Embedding, Result, TokenClassification
-from libsemantic.engine.session import OrtModel, Runner, resolve_device
+from libsemantic.engine.session import OrtModel, Runner
 from libsemantic.engine.weights import load_array, read_weights
 
 from .graph_runs import MODELS, arrays_of, write_file
@@ -310,7 +311,7 @@ def test_rows_are_within_half_a_step_and_use_them_all(tmp_path: Path, steps: int
         value = pick(graph, quantized.quantize_rows(graph, x, steps))
         finished = graph.finish(Head(value, "y", ("rows", "w"), 40, 9, 9, 0), ())
         model = OrtModel(finished.model, finished.weights_folder, {"input_ids": "int64"}, "y")
-        runner = Runner(model, resolve_device("cpu"), threads=1)
+        runner = Runner(model, Device("cpu", "cpu"), threads=1)
         return runner.run({"input_ids": np.arange(9)[None]}, RunControl(())).astype(np.float64)
 
     values = run(lambda graph, rows: graph.op("Cast", [rows.values], {"to": 1}))

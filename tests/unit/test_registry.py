@@ -40,7 +40,7 @@ from libsemantic.engine.inputs import Text
 from libsemantic.engine.model import Model, load_model
 from libsemantic.engine.registry import REGISTRY, Registry
 from libsemantic.engine.results import Classification
-from libsemantic.engine.session import Device, Session
+from libsemantic.engine.session import Session
 from libsemantic.engine.stats import State
 from tests.conftest import Gate
 
@@ -198,15 +198,6 @@ def test_models_of_all_tasks_live_side_by_side(registry: Registry) -> None:
     registry.unload(handles[1], 0)
     assert logits(registry, handles[0]) == before
     assert registry.embed(handles[3], ["math"]).dimension == 64
-
-
-def test_int8_of_safetensors_is_refused_off_the_cpu(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cuda = Device("cuda", "CUDAExecutionProvider", {"device_id": "0"})
-    monkeypatch.setattr("libsemantic.engine.model.resolve_device", lambda _: cuda)
-    with pytest.raises(UnsupportedError, match=r"CPU provider alone, not on CUDA.* device to cpu"):
-        registry.load(SEQ, LoadOptions(precision=Precision.INT8))
 
 
 @pytest.mark.parametrize(
