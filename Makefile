@@ -163,6 +163,7 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
 	$(PY) bench/candle.py
+	$(PY) bench/int8.py
 	$(PY) bench/peers.py $(PEERS_ARGS)
 
 .PHONY: bench-quick
