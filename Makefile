@@ -117,7 +117,7 @@ lint: $(LIBRARY) $(STATICCHECK) ## check format, style and types of Python, Go a
 	MYPYPATH=build/types:tools:bench $(PY) -m mypy --strict --explicit-package-bases \
 		build/types/libsemantic $(PYTHON_PATHS)
 	$(PY) $(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
-	files=$$($(GOFMT) -l go_example); \
+	files=$$($(GOFMT) -l go_example bench/go_peer); \
 		[ -z "$$files" ] || { echo "error: not formatted, run make format:" $$files >&2; exit 1; }
 	tools/go.sh vet ./...
 	tools/go.sh with "$(CURDIR)/$(STATICCHECK)" ./...
@@ -129,13 +129,32 @@ format: $(VENV_STAMP) ## format Python, Go and C
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 	$(PY) $(VENV)/bin/clang-format -i $(C_FILES)
-	$(GOFMT) -w go_example
+	$(GOFMT) -w go_example bench/go_peer
 
 .PHONY: bench
-bench: $(LIBRARY) models ## measure speed and memory (BENCH_ARGS=... is passed on)
+bench: bench-programs ## measure speed and memory, compare with other libraries (40 minutes)
 	$(PY) bench/bench.py $(BENCH_ARGS)
+	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
 	$(PY) bench/candle.py
+	$(PY) bench/peers.py $(PEERS_ARGS)
+
+.PHONY: bench-quick
+bench-quick: bench-programs ## compare MiniLM with other libraries (2 minutes)
+	$(PY) bench/peers.py --quick $(PEERS_ARGS)
+
+# The other Go binding comes from the module proxy; without a network it is left out.
+.PHONY: bench-programs
+bench-programs: $(LIBRARY) models
+	tools/go.sh build -buildvcs=false -o ../build/bin/load ./cmd/load
+	rm -f build/bin/go_peer
+	CGO_ENABLED=1 GOTOOLCHAIN=local "$$(tools/find_go.sh)" -C bench/go_peer build -buildvcs=false \
+		-o ../../build/bin/go_peer . || echo "bench/go_peer is left out: Go's reason stands above"
+
+.PHONY: setup-peers
+setup-peers: $(VENV_STAMP) ## install what make bench compares with (torch, transformers; 6 GB)
+	$(PY) -m venv build/peers
+	build/peers/bin/python -m pip install --disable-pip-version-check -r bench/peers.txt
 
 .PHONY: install
 install: ## make a standalone tree in PREFIX (default /opt/libsemantic)

@@ -15,6 +15,7 @@ from .config import (
     Shorten,
     Task,
 )
+from .counters import Call
 from .errors import (
     AlreadyExistsError,
     BadArtifactError,
@@ -45,7 +46,7 @@ from .results import (
     TokenClassification,
     TokenCounts,
 )
-from .stats import Call, State
+from .stats import State
 
 __all__ = [
     "REGISTRY",

@@ -68,7 +68,7 @@ class AdaptedWeights:
                 )
         for name in graph.linears.keys() - self.updates.keys():
             needed = name in graph.encoder_linears or self.adapter.targets != ALL_LINEAR
-            if needed and any(map(self.adapter.changes, {name, f"{self.prefix}{name}"})):
+            if needed and self.adapter.changes(name, f"{self.prefix}{name}"):
                 raise BadArtifactError(
                     f"{path} lacks the update of {name!r}, a linear layer of the base that "
                     f"'target_modules' of {self.adapter.config_path.name} names; {_REMEDY}"
@@ -146,7 +146,8 @@ def read_adapted_weights(
     kept = {
         name: tensor
         for name, tensor in stored.items()
-        if (module := name.rpartition(".")[0]) not in replaced and not adapter.saves(module)
+        if (module := name.rpartition(".")[0]) not in replaced
+        and not adapter.saves(module, f"{prefix}{module}")
     }
     return AdaptedWeights(
         adapter=adapter,
@@ -200,6 +201,11 @@ def _update(adapter: Adapter, module: str, pair: Mapping[str, Tensor]) -> Update
         if kind not in pair:
             raise BadArtifactError(
                 f"{path} has {_PEFT + module + other!r} without {module + kind!r}; {_REMEDY}"
+            )
+        if len(pair[kind].shape) > 2:
+            raise UnsupportedError(
+                f"{path}: {module + kind!r} has shape {list(pair[kind].shape)}: LoRA of a "
+                "convolution is not supported; merge the adapter into its base with PEFT"
             )
         if len(pair[kind].shape) != 2:
             raise BadArtifactError(

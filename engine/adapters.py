@@ -113,16 +113,20 @@ class Adapter:
         rank = self.rank_of(module)
         return alpha / math.sqrt(rank) if self.stabilised else alpha / rank
 
-    def saves(self, module: str) -> bool:
-        """Tell whether a module, or one around it, is listed in ``modules_to_save``."""
-        return any(f".{name}." in f".{module}." for name in self.saved)
+    def saves(self, *names: str) -> bool:
+        """Tell whether a module, or one around it, is listed in ``modules_to_save``.
 
-    def changes(self, module: str) -> bool:
-        """Tell whether a linear layer is one that the adapter has an update for."""
-        if self.saves(module) or _listed(self.excluded, module):
+        ``names`` are all that it may have there: with the prefix of the family and without.
+        """
+        return any(f".{saved}." in f".{name}." for saved in self.saved for name in names)
+
+    def changes(self, *names: str) -> bool:
+        """Tell whether a linear layer, under one of its names, has an update in the adapter."""
+        if self.saves(*names) or any(_listed(self.excluded, name) for name in names):
             return False
-        if self.targets == ALL_LINEAR:
-            return True
+        return self.targets == ALL_LINEAR or any(map(self._targets, names))
+
+    def _targets(self, module: str) -> bool:
         found = _listed(self.targets, module)
         if not found or self.layers is None or isinstance(self.targets, str):
             return found

@@ -27,6 +27,7 @@ from .sentence_transformers import (
     NO_HEAD,
     Dense,
     EmbeddingHead,
+    check_transformer_options,
     has_pooling,
     read_embedding_head,
     read_transformer_options,
@@ -185,6 +186,8 @@ def read_artifact(
                 labels.require_width(output.width, f"output {output.name!r} of {weights.path}")
     tokenizer_config = read_description(sources.tokenizer_folder / "tokenizer_config.json")
     options = read_transformer_options(sources.options_folder)
+    if options is not None:
+        check_transformer_options(options, embeds=task is Task.EMBEDDING)
     position_limit = _position_limit(config, family)
     inputs = () if weights.onnx is None else (each.name for each in weights.onnx.inputs)
     if family in _OFFSET_POSITIONS and "position_ids" in inputs:

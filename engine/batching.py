@@ -7,6 +7,7 @@ of near-equal length, up to a budget of padded tokens; long ones run alone.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Protocol
 
+from .counters import Ran
 from .errors import InternalError, OutOfMemoryError, OverloadedError, SemanticError
 from .results import Float32, Int64
 from .ticket import FOREVER, Ticket
@@ -93,15 +95,16 @@ class Work:
     """
 
     __slots__ = (
-        *("errors", "layer", "missing", "outputs", "runs", "ticket", "waiting", "wake"),
-        "windows",
+        *("errors", "layer", "missing", "outputs", "runs", "started", "ticket", "waiting"),
+        *("wake", "windows"),
     )
 
     def __init__(self, windows: Sequence[Window], ticket: Ticket, layer: int = 0) -> None:
         self.windows = windows
         self.ticket = ticket
         self.layer = layer
-        self.runs = 0  # led by this work's caller
+        self.runs: list[Ran] = []  # led by this work's caller
+        self.started = 0.0  # when its first run began, of the clock that Recorder reads
         self.outputs: list[Float32 | None] = [None] * len(windows)
         self.errors: list[SemanticError | None] = [None] * len(windows)
         self.missing = len(windows)
@@ -268,6 +271,9 @@ class Batcher:
         """Run what was taken and hand out the outputs."""
         members = [(group.work, index) for group in taken for index in group.indices]
         watched = control.deadline < FOREVER
+        now = time.perf_counter()
+        for group in taken:
+            group.work.started = group.work.started or now
         outcomes: list[Float32 | SemanticError] = []
         error: SemanticError | None = None
         try:
@@ -303,9 +309,11 @@ class Batcher:
 
         One text can make a model fail: that is no matter of the texts that shared its run.
         """
-        leader.runs += 1
+        windows = [work.windows[index] for work, index in members]
+        lengths = [len(window.ids) for window in windows]
+        leader.runs.append(Ran(len(windows), max(lengths) * len(windows) - sum(lengths)))
         try:
-            outcomes += self._run([work.windows[index] for work, index in members], control)
+            outcomes += self._run(windows, control)
         except MemoryError:
             failed: SemanticError = OutOfMemoryError(
                 "the system refused the memory of a run; send shorter texts"

@@ -130,6 +130,7 @@ def _prepare_chunk(
             rows[place] = encoded
             continue
         try:
+            _check_ids(model, encoded)
             plan = plan_windows(
                 encoded,
                 policy.max_tokens,
@@ -170,6 +171,18 @@ def _decode(text: Text, limit: int) -> str:
         raise InvalidArgumentError(
             f"a text is not UTF-8 at byte {error.start}; pass UTF-8"
         ) from None
+
+
+def _check_ids(model: Model, encoded: Encoded) -> None:
+    """Raise if a token has no embedding; ONNX Runtime would fail all texts of its run."""
+    rows = model.vocab_size
+    if rows and model.tokenizer.vocab_size > rows:
+        highest = int(encoded.ids.max(initial=0))
+        if highest >= rows:
+            raise UnsupportedError(
+                f"a text has the token of id {highest}, the model has {rows} embeddings; leave "
+                "that token out of the text"
+            )
 
 
 def _check_lower(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -65,14 +65,15 @@ class DenseLayer:
 class Model:
     """One loaded model of one generation; immutable, used by many threads.
 
-    It may share its tokenizer and its base with others. ``own_bytes``: what resident memory grew
-    by while it was loaded, without both.
+    It may share its tokenizer and its base with others. ``vocab_size``: rows of its embeddings, 0
+    for unknown. ``own_bytes``: what resident memory grew by while it was loaded, without both.
     """
 
     spec: ModelSpec
     tokenizer: Tokenizer
     held: HeldTokenizer
     base: Base | None
+    vocab_size: int
     batcher: Batcher
     scheme: LabelScheme | None
     pool: Pool | None
@@ -142,7 +143,7 @@ def load_model(
     )
     tokenizer = held.tokenizer
     tokenizer_grown = max(0, resident_bytes() - tokenizer_before)
-    _check_vocabulary(spec, tokenizer, opened)
+    spec = _check_vocabulary(spec, tokenizer, opened)
     ticket.check()
     cpus = available_cpus()
     threads = options.intra_op_threads or runtime.intra_op_threads or cpus
@@ -203,6 +204,7 @@ def load_model(
         tokenizer=tokenizer,
         held=held,
         base=running.base,
+        vocab_size=opened.vocab_size,
         batcher=Batcher(session.run, limits, watchdog),
         scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
         pool=pooling(spec.pooling) if spec.pooling else None,
@@ -254,12 +256,22 @@ def _max_tokens(spec: ModelSpec, opened: OpenGraph, asked: int) -> tuple[int, in
     return asked or min(spec.default_max_tokens or limit, limit), limit
 
 
-def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: OpenGraph) -> None:
-    if opened.vocab_size and tokenizer.vocab_size > opened.vocab_size:
-        raise BadArtifactError(
-            f"{spec.tokenizer_path} has token ids up to {tokenizer.vocab_size - 1}, the model has "
-            f"{opened.vocab_size} embeddings; use the tokenizer that belongs to the model"
-        )
+def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: OpenGraph) -> ModelSpec:
+    """Compare the tokenizer with the tables of the model; return the spec, perhaps with a warning.
+
+    Special tokens may lie beyond the embeddings, as that of images does in EmbeddingGemma: a text
+    with one of them is refused when it comes.
+    """
+    rows = opened.vocab_size
+    if rows and tokenizer.vocab_size > rows:
+        found = f"{spec.tokenizer_path} has token ids up to {tokenizer.vocab_size - 1}, the model"
+        (encoded,) = tokenizer.encode(["a"], False)
+        if int(encoded.ids.max(initial=0)) >= rows or not tokenizer.only_added_from(rows):
+            raise BadArtifactError(
+                f"{found} has {rows} embeddings; use the tokenizer that belongs to the model"
+            )
+        warning = f"{found} has {rows} embeddings; texts with the added tokens beyond are refused"
+        spec = replace(spec, warnings=(*spec.warnings, warning))
     if opened.type_vocab_size and spec.token_types and tokenizer.pair is not None:
         (pair,) = tokenizer.encode_pairs(["a"], ["a"], False)
         types = int(pair.type_ids.max(initial=0)) + 1
@@ -268,6 +280,7 @@ def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: OpenGraph) 
                 f"{spec.tokenizer_path} gives pairs {types} token types, the model has "
                 f"{opened.type_vocab_size}; use the tokenizer that belongs to the model"
             )
+    return spec
 
 
 def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:

@@ -23,6 +23,7 @@ from .config import (
     RuntimeOptions,
     Task,
 )
+from .counters import Call, Counters, Recorder
 from .errors import (
     AlreadyExistsError,
     CancelledError,
@@ -36,7 +37,7 @@ from .inputs import Text
 from .log import Log
 from .model import Model, Shelves, load_model
 from .session import resolve_device
-from .stats import Call, Counters, Recorder, State, column, tabulate
+from .stats import State, column, tabulate
 from .ticket import Ticket, Tickets
 from .watchdog import Watchdog
 

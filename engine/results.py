@@ -249,6 +249,14 @@ class Stats:
     latency: UInt64
     memory_owner: tuple[str, ...]
     memory_bytes: Int64
+    latency_seconds: NDArray[np.float64]
+    phase_count: int
+    phase_latency: UInt64
+    phase_seconds: NDArray[np.float64]
+    batch_bounds: UInt64
+    batch_rows: UInt64
+    batch_rows_sum: UInt64
+    padding_tokens: UInt64
 
     @property
     def model_count(self) -> int:
@@ -264,6 +272,11 @@ class Stats:
     def bucket_count(self) -> int:
         """The number of latency buckets; the last is open."""
         return len(self.bucket_bounds) + 1
+
+    @property
+    def batch_bucket_count(self) -> int:
+        """The number of buckets of the runs by size; the last is open."""
+        return len(self.batch_bounds) + 1
 
     @property
     def memory_count(self) -> int:

@@ -25,6 +25,7 @@ _TRANSFORMER_OPTIONS = tuple(
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+_PACKAGE = "sentence_transformers."
 _KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 _CHAIN = re.compile(r"Transformer Pooling(?: Dense)*(?: Normalize)?")
 _POOLING_MODES = {  # flag to newer name, in the order in which the pooled vectors are joined
@@ -36,14 +37,25 @@ _POOLING_MODES = {  # flag to newer name, in the order in which the pooled vecto
     "pooling_mode_lasttoken": "lasttoken",
 }
 _MEAN = "pooling_mode_mean_tokens"
+_TORCH = "torch.nn."
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")
+# What a transformer module may say of its output, and of how it calls the tokenizer.
+_TOKEN_STATES: Mapping[str, object] = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "modality_config.text": {"method": "forward", "method_output_name": "last_hidden_state"},
+}
+_CALL_OPTIONS = frozenset({"padding", "padding_side", "pad_to_multiple_of", "return_tensors"})
 _MAX_PROMPT = 10_000
 _STREAM = "sentence_embedding"
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One step of ``modules.json``: last component of its type, and its folder ("" = root)."""
+    """One step of ``modules.json``: its class, and its folder ("" = root).
+
+    ``kind`` is the last component of the class where it belongs to sentence-transformers.
+    """
 
     kind: str
     path: str
@@ -104,7 +116,10 @@ def read_modules(folder: Path) -> tuple[Module, ...] | None:
         place = description.get("path", str) or ""
         if not stays_inside(place):
             raise BadArtifactError(f"{path}: 'path' is {place!r}; it must stay in the folder")
-        modules.append(Module(kind.rpartition(".")[2], place))
+        # Another package's class may do anything, whatever its name.
+        package, _, name = kind.rpartition(".")
+        known = not package or kind.startswith(_PACKAGE)
+        modules.append(Module(name if known else kind, place))
     return tuple(modules)
 
 
@@ -126,6 +141,29 @@ def read_transformer_options(folder: Path) -> Description | None:
         if (description := read_description(folder / name)) is not None:
             return description
     return None
+
+
+def check_transformer_options(options: Description, *, embeds: bool) -> None:
+    """Refuse options that give other tokens than the model's own, or other states to pool.
+
+    The keys are those that sentence-transformers writes from version 5.5 on.
+    """
+    calls = options.get("processing_kwargs", dict) or {}
+    for scope in ("common", "text"):
+        given = calls.get(scope) or {}
+        if not isinstance(given, dict) or not given.keys() <= _CALL_OPTIONS:
+            raise UnsupportedError(
+                f"{options.path}: 'processing_kwargs.{scope}' is {given!r:.100}; supported are "
+                f"{', '.join(sorted(_CALL_OPTIONS))}"
+            )
+    stated = {key: options.values.get(key) for key in _TOKEN_STATES}
+    if (modalities := options.get("modality_config", dict)) is not None:
+        stated["modality_config.text"] = modalities.get("text", "absent")
+    for key, value in stated.items() if embeds else ():
+        if value is not None and value != _TOKEN_STATES[key]:
+            raise UnsupportedError(
+                f"{options.path}: {key!r} is {value!r:.100}; supported is {_TOKEN_STATES[key]!r}"
+            )
 
 
 def read_embedding_head(
@@ -257,6 +295,11 @@ def _read_dense(config: Description, width: int) -> Dense:
     activation = config.get("activation_function", str)
     if activation is None:  # the class's default, or an explicit null
         activation = "Identity" if "activation_function" in config.values else "Tanh"
+    elif not activation.startswith(_TORCH):
+        raise UnsupportedError(
+            f"{config.path}: 'activation_function' is {activation!r:.100}, supported are classes "
+            f"of {_TORCH}*: {', '.join(_ACTIVATIONS)}"
+        )
     activation = activation.rpartition(".")[2]
     if activation not in _ACTIVATIONS:
         raise UnsupportedError(

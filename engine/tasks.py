@@ -8,6 +8,7 @@ import numpy as np
 from . import results
 from .batching import Work
 from .config import DEFAULT_RUN_OPTIONS, LongText, Output, RunOptions, Shorten, Task
+from .counters import Call, Phase, Recorder
 from .decoding import (
     decode_classification,
     decode_counts,
@@ -18,7 +19,6 @@ from .errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from .inputs import Policy, Prepared, Row, Text, prepare
 from .model import Model
 from .results import Float32
-from .stats import Call, Recorder
 from .ticket import Ticket
 
 # Which calls an option belongs to; elsewhere it would be silently ignored, so it is refused.
@@ -104,6 +104,7 @@ def answer(model: Model, request: Request) -> results.Result:
     Raise what fails the whole call, such as a full queue.
     """
     rows = _prepare(model, request)
+    request.record.ended(Phase.TOKENIZE)
     if request.call is Call.COUNT_TOKENS:
         return decode_counts(model, rows)
     # Numbers that overflow fail their row; numpy would print, or raise if the host says so.
@@ -161,6 +162,9 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
         model.batcher.execute(work, request.record.admitted)
     finally:
         request.record.runs = work.runs
+        if work.started:
+            request.record.ended(Phase.QUEUE, work.started)
+            request.record.ended(Phase.RUN)
     position = 0
     for index, row in enumerate(rows):
         if not isinstance(row, Prepared):

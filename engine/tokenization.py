@@ -131,6 +131,16 @@ class Tokenizer:
         """Return the names of tokens; an id that stands for none is empty."""
         return tuple(self.backend.id_to_token(number) or "" for number in ids)
 
+    def only_added_from(self, first: int) -> bool:
+        """Tell whether all tokens whose id is ``first`` or more were added to the vocabulary.
+
+        A text has them only where it spells them out, unless the template does.
+        """
+        backend = self.backend
+        added = sum(number >= first for number in backend.get_added_tokens_decoder())
+        others = sum(backend.id_to_token(number) is not None for number in range(first))
+        return added + others == backend.get_vocab_size(True)
+
     def encode(self, texts: Sequence[str], offsets: bool) -> list[Encoded]:
         """Encode each text whole, with special tokens.
 

@@ -471,6 +471,16 @@ enum {
  * in_flight (from the moment the queue has taken them; rows that fail by themselves
  * never reach it); refused rows (overload, wrong arguments) are counted apart. The counters of
  * unloaded models move to rows with model id 0 and name "(closed)". */
+/* What a call does one after the other: it makes tokens of its texts, waits for its first
+ * run, is in runs (or between those of many rows), and makes its result. */
+typedef int32_t semantic_phase;
+enum {
+    SEMANTIC_PHASE_TOKENIZE = 1,
+    SEMANTIC_PHASE_QUEUE = 2,
+    SEMANTIC_PHASE_RUN = 3,
+    SEMANTIC_PHASE_DECODE = 4
+};
+
 typedef struct semantic_stats {
     size_t struct_size;
     int32_t running; /* 1 between the first start and a cleanup */
@@ -509,6 +519,16 @@ typedef struct semantic_stats {
     uint64_t results_unfreed; /* blocks not yet given to semantic_free */
     uint64_t results_unfreed_bytes;
     uint64_t log_dropped; /* log lines lost because the callback was slow */
+
+    const double *latency_seconds; /* sum over the calls, [entry] */
+    size_t phase_count;
+    const uint64_t *phase_latency; /* calls that ended the phase, [entry][phase - 1][bucket] */
+    const double *phase_seconds;   /* sum over these calls, [entry][phase - 1] */
+    size_t batch_bucket_count;
+    const uint64_t *batch_bounds;   /* batch_bucket_count - 1 upper bounds; the last is open */
+    const uint64_t *batch_rows;     /* runs by their texts and windows, [entry][bucket] */
+    const uint64_t *batch_rows_sum; /* texts and windows of all runs, [entry] */
+    const uint64_t *padding_tokens; /* computed beside those scored, [entry] */
 } semantic_stats;
 
 /* Before the first start all numbers are zero, and Python is not started. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the Go tool in go_example against the library in build/, with no network.
+# Run the Go tool in go_example against the library in build/.
 #
 # usage: tools/go.sh ARGUMENTS      e.g. tools/go.sh test ./...
 #        tools/go.sh with COMMAND   a command that calls the Go tool itself
@@ -14,7 +14,7 @@ fi
 go=$("$root/tools/find_go.sh")
 hash=$(sha256sum <"$header")
 
-export GOTOOLCHAIN=local GOPROXY=off CGO_ENABLED=1
+export GOTOOLCHAIN=local CGO_ENABLED=1
 # Go's build cache does not look into headers outside its module: without their hash among the
 # flags, a changed struct would meet code compiled for the old one.
 export CGO_CFLAGS="-O2 -g '-I$root/build/include' -DLIBSEMANTIC_HEADER_HASH=0x${hash:0:16}"

@@ -13,10 +13,12 @@ from ..config import Task
 from ..errors import UnsupportedError
 from ..weights import Tensor
 from .bert import build_bert
-from .blocks import DEFAULT_BRANCHES, Branches, Graph, GraphBuilder, Head, read
+from .builder import DEFAULT_BRANCHES, Branches, GraphBuilder
+from .config_values import read
 from .deberta import build_deberta
 from .distilbert import build_distilbert
 from .electra import build_electra
+from .finished import Graph, Head
 from .gemma3 import build_gemma3
 from .modernbert import build_modernbert
 from .qwen3 import build_qwen3

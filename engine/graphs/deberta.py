@@ -18,7 +18,17 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, Size, read, read_size
+from .blocks import (
+    activate,
+    hide_padding,
+    layer_norm,
+    read_activation,
+    token_positions,
+    two_way_attention,
+)
+from .builder import GraphBuilder
+from .config_values import Size, read, read_size
+from .finished import Head
 from .post_norm import (
     Classifier,
     Encoder,
@@ -41,6 +51,7 @@ _LAYERS = LayerNames(
     outer_norm="output.LayerNorm",
 )
 _CONTENT_TO_POSITION, _POSITION_TO_CONTENT = "c2p", "p2c"
+_DEFAULT_EPSILON = 1e-7
 _MOST_DISTANCE = 1 << 15  # a list of all distances lies in the graph
 
 
@@ -63,19 +74,29 @@ class _Distances:
 def build_deberta(builder: GraphBuilder, config: Mapping[str, object], task: Task) -> Head:
     """Write the encoder and the head of ``task``; inputs are ids, mask and token types."""
     types = read_size(config, "type_vocab_size") if config.get("type_vocab_size") else None
-    encoder = read_encoder(builder, config, "deberta", types, names=_LAYERS)
+    encoder = read_encoder(
+        builder, config, "deberta", types, names=_LAYERS, epsilon=_DEFAULT_EPSILON
+    )
     terms = _terms(config)
     x = _embed(builder, config, encoder)
     scale = 1 / math.sqrt(encoder.hidden.value / encoder.heads.value * (1 + len(terms)))
     position = None
     if read(config, "relative_attention", bool, False) and terms:
         position = _PositionScores(builder, encoder, _read_distances(config, encoder, terms), scale)
-    padding = builder.padding("attention_mask")
+    padding = hide_padding(builder, "attention_mask")
 
     def attend(name: str, query: str, key: str, value: str) -> str:
         bias = position.bias(name, query, key) if position is not None else ""
-        return builder.attention(
-            query, key, value, padding, encoder.heads, encoder.hidden, scale=scale, bias=bias
+        return two_way_attention(
+            builder,
+            query,
+            key,
+            value,
+            padding,
+            encoder.heads,
+            encoder.hidden,
+            scale=scale,
+            bias=bias,
         )
 
     embedded = x
@@ -84,7 +105,7 @@ def build_deberta(builder: GraphBuilder, config: Mapping[str, object], task: Tas
         if number == 0 and read(config, "conv_kernel_size", int, 0) > 0:
             x = _convolve(builder, config, encoder, embedded, x)
     pooler = Classifier(
-        "pooler.dense", read(config, "pooler_hidden_act", str, "gelu"), "classifier"
+        "pooler.dense", read_activation(config, "pooler_hidden_act", "gelu"), "classifier"
     )
     return head(builder, config, task, encoder, x, pooler, encoder.positions.value)
 
@@ -145,11 +166,11 @@ def _embed(builder: GraphBuilder, config: Mapping[str, object], encoder: Encoder
     hidden = encoder.hidden
     width = read_size(config, "embedding_size") if config.get("embedding_size") else hidden
     biased = read(config, "position_biased_input", bool, True)
-    x = sum_embeddings(builder, encoder, width, builder.positions() if biased else "")
+    x = sum_embeddings(builder, encoder, width, token_positions(builder) if biased else "")
     name = f"{encoder.prefix}embeddings"
     if width.value != hidden.value:
         x = builder.linear(x, f"{name}.embed_proj", width, hidden, biased=False)
-    return builder.layer_norm(x, f"{name}.LayerNorm", hidden, encoder.epsilon)
+    return layer_norm(builder, x, f"{name}.LayerNorm", hidden, encoder.epsilon)
 
 
 def _convolve(
@@ -178,8 +199,8 @@ def _convolve(
     edge = (kernel.value - 1) // 2
     y = op("Conv", [y, weight, bias], {"pads": (edge, edge), "group": groups})
     y = builder.fold(op("Transpose", [y], {"perm": (0, 2, 1)}), hidden)
-    y = builder.activation(y, read(config, "conv_act", str, "tanh"))
-    return builder.layer_norm(op("Add", [x, y]), f"{name}.LayerNorm", hidden, encoder.epsilon)
+    y = activate(builder, y, read_activation(config, "conv_act", "tanh"))
+    return layer_norm(builder, op("Add", [x, y]), f"{name}.LayerNorm", hidden, encoder.epsilon)
 
 
 def rows_of_distances(distances: _Distances, tokens: int) -> list[int]:
@@ -216,8 +237,8 @@ class _PositionScores:
         rows = Size("2 * distances", 2 * distances.span)
         self._table = builder.weight(f"{name}.rel_embeddings.weight", rows, encoder.hidden)
         if distances.normed:
-            self._table = builder.layer_norm(
-                self._table, f"{name}.LayerNorm", encoder.hidden, encoder.epsilon
+            self._table = layer_norm(
+                builder, self._table, f"{name}.LayerNorm", encoder.hidden, encoder.epsilon
             )
         self._first, self._end, self._index = self._reachable()
 
@@ -229,7 +250,7 @@ class _PositionScores:
         builder, op = self._builder, self._builder.op
         most = self._encoder.positions.value
         rows = builder.integers(*rows_of_distances(self._distances, most))
-        keys = builder.positions()
+        keys = token_positions(builder)
         queries = op("Add", [keys, builder.scalar(most - 1)])  # where distance 0 has its row
         queries = op("Unsqueeze", [queries, builder.integers(1)])
         index = op("Gather", [rows, op("Sub", [queries, keys])])

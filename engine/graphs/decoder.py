@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import TESTED_TOKENS, GraphBuilder, Size, read, read_number, read_size
+from .blocks import TESTED_TOKENS, activate
+from .builder import GraphBuilder
+from .config_values import Size, read, read_number, read_size
 from .grouped_attention import GroupedAttention, GroupedHeads, Reach
 from .rotary import Tables, rotate
+from .stored import check_layers
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -88,7 +91,7 @@ def read_decoder(
         epsilon=epsilon,
         norm_offset=norm_offset,
     )
-    builder.check_layers(f"{decoder.prefix}layers", decoder.layers)
+    check_layers(builder.weights, f"{decoder.prefix}layers", decoder.layers)
     return decoder
 
 
@@ -167,5 +170,5 @@ def gated_mlp(builder: GraphBuilder, decoder: Decoder, x: str, name: str) -> str
         builder.linear(x, f"{name}.{part}_proj", decoder.hidden, decoder.inner, biased=False)
         for part in ("gate", "up")
     )
-    inner = builder.op("Mul", [builder.activation(gate, decoder.activation), up])
+    inner = builder.op("Mul", [activate(builder, gate, decoder.activation), up])
     return builder.linear(inner, f"{name}.down_proj", decoder.inner, decoder.hidden, biased=False)

@@ -7,7 +7,9 @@ Weight names and arithmetic are those of ``DistilBertModel`` and its heads in tr
 from collections.abc import Mapping
 
 from ..config import Task
-from .blocks import GraphBuilder, Head
+from .blocks import token_positions
+from .builder import GraphBuilder
+from .finished import Head
 from .post_norm import Classifier, Keys, LayerNames, embed, encode, head, read_encoder
 
 _LAYERS = LayerNames(
@@ -35,6 +37,6 @@ _CLASSIFIER = Classifier("pre_classifier", "relu", "classifier")
 def build_distilbert(builder: GraphBuilder, config: Mapping[str, object], task: Task) -> Head:
     """Write the encoder and the head of ``task``; inputs are ids and mask."""
     encoder = read_encoder(builder, config, "distilbert", None, names=_LAYERS, keys=_KEYS)
-    x = embed(builder, encoder, encoder.hidden, builder.positions())
+    x = embed(builder, encoder, encoder.hidden, token_positions(builder))
     x = encode(builder, encoder, x)
     return head(builder, config, task, encoder, x, _CLASSIFIER, encoder.positions.value)

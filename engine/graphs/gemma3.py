@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, read, read_number
+from .blocks import read_activation
+from .builder import GraphBuilder
+from .config_values import read, read_number
 from .decoder import (
     FULL,
     SLIDING,
@@ -21,6 +23,7 @@ from .decoder import (
     rms_norm,
     self_attention,
 )
+from .finished import Head
 from .grouped_attention import CAUSAL, EVERYTHING, GroupedAttention, Reach
 from .rotary import Tables, Theta, read_rotary, rotary_tables
 
@@ -50,7 +53,7 @@ def build_gemma3(builder: GraphBuilder, config: Mapping[str, object], _: Task) -
     decoder = read_decoder(
         builder,
         config,
-        activation=read(config, "hidden_activation", str, "gelu_pytorch_tanh"),
+        activation=read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
         depth=_DEPTH,
         norm_offset=1.0,
         scale=scalar**-0.5,
@@ -81,6 +84,11 @@ def _kinds(config: Mapping[str, object], decoder: Decoder) -> tuple[str, ...]:
 
 def _reaches(config: Mapping[str, object], window: int) -> dict[str, Reach]:
     """Return what a token sees in each kind of layer."""
+    if not read(config, "is_causal", bool, True):
+        raise UnsupportedError(
+            "config.json: 'is_causal' is false, which is not supported; the key of this family is"
+            " 'use_bidirectional_attention'"
+        )
     if read(config, "use_bidirectional_attention", bool, False):
         # Half of the window to each side, both ends included.
         return {FULL: EVERYTHING, SLIDING: Reach(window // 2, window // 2)}

@@ -14,7 +14,10 @@ from typing import Final
 
 from onnx import TensorProto
 
-from .blocks import FUSED, MASKED, Attributes, GraphBuilder, Size
+from .blocks import MASKED, token_count, token_positions
+from .builder import Attributes, GraphBuilder
+from .config_values import Size
+from .finished import FUSED
 
 # Queries that are scored at once. Where they reach few keys, for all heads together; else for one
 # head of keys and values, the queries of its group counted together: copies of one head of keys
@@ -68,7 +71,7 @@ class GroupedAttention:
         bias = builder.op("Where", [keep, builder.scalar(0.0), builder.scalar(MASKED)])
         self._padding = builder.op("Unsqueeze", [bias, builder.integers(1, 2)])
         self._kept = builder.op("Cast", [mask], {"to": TensorProto.INT32})
-        self._tokens = builder.tokens()
+        self._tokens = token_count(builder)
         self._is_short = builder.op(
             "LessOrEqual", [self._tokens, builder.scalar(builder.branches.whole)]
         )
@@ -193,7 +196,7 @@ class GroupedAttention:
         if reach not in self._biases:
 
             def write() -> str:
-                positions = builder.positions()
+                positions = token_positions(builder)
                 group = 1 if builder.fused else self._heads.group
                 return self._bias(reach, positions, positions, self._padding, group)
 

@@ -14,9 +14,13 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import TESTED_TOKENS, GraphBuilder, Head, Size, read, read_number, read_size
+from .blocks import TESTED_TOKENS, activate, first_token, layer_norm, read_activation
+from .builder import GraphBuilder
+from .config_values import Size, read, read_number, read_size
+from .finished import Head
 from .grouped_attention import EVERYTHING, GroupedAttention, GroupedHeads, Reach
 from .rotary import Rotary, Tables, Theta, read_rotary, rotary_tables, rotate
+from .stored import check_layers, read_labels
 
 _FULL, _SLIDING = _KINDS = ("full_attention", "sliding_attention")
 _THETAS: Final = {
@@ -24,6 +28,8 @@ _THETAS: Final = {
     _SLIDING: Theta("local_rope_theta", 10_000.0),
 }
 _POOLINGS: Final = ("cls", "mean")
+_HALF: Final = 64  # how many tokens to each side a local layer sees
+_PERIOD: Final = 3  # the first of so many layers is full, unless layer_types says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden
     else:
-        name, width = "logits", builder.labels(config, "classifier.weight")
+        name, width = "logits", read_labels(builder.weights, config, "classifier.weight")
     rows: tuple[str, ...] = ("batch", "tokens")
     if task is Task.SEQUENCE_CLASSIFICATION:
         x = _pool(builder, config, x, hidden)
@@ -67,7 +73,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     if task is not Task.EMBEDDING:
         biased = read(config, "classifier_bias", bool, False)
         x = builder.linear(x, "head.dense", hidden, hidden, biased=biased)
-        x = builder.activation(x, read(config, "classifier_activation", str, "gelu"))
+        x = activate(builder, x, read_activation(config, "classifier_activation", "gelu"))
         x = _norm(builder, encoder, x, "head.norm")
         x = builder.linear(x, "classifier", hidden, width)
     return Head(
@@ -91,8 +97,8 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         )
     depth = Size("hidden_size / num_attention_heads", hidden.value // heads.value)
     layers = read_size(config, "num_hidden_layers")
-    half = read_size({"local_attention": 128} | dict(config), "local_attention").value // 2
-    builder.check_layers(f"{prefix}layers", layers)
+    half = _read_half_window(config)
+    check_layers(builder.weights, f"{prefix}layers", layers)
     thetas = dict(_THETAS)
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
         thetas[_SLIDING] = _THETAS[_FULL]  # as transformers 4 reads an explicit null
@@ -106,7 +112,7 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
         layer_types=_read_layer_types(config, layers),
         reaches={_FULL: EVERYTHING, _SLIDING: Reach(half, half)},
         rotary={kind: read_rotary(config, depth, thetas[kind], kind) for kind in _KINDS},
-        activation=read(config, "hidden_activation", str, "gelu"),
+        activation=read_activation(config, "hidden_activation", "gelu"),
         epsilon=_read_epsilon(config),
         attention_bias=read(config, "attention_bias", bool, False),
         mlp_bias=read(config, "mlp_bias", bool, False),
@@ -114,14 +120,31 @@ def _read_encoder(builder: GraphBuilder, config: Mapping[str, object]) -> _Encod
     )
 
 
+def _read_half_window(config: Mapping[str, object]) -> int:
+    """Return how many tokens to each side a local layer sees.
+
+    transformers 5 calls it ``sliding_window``, and lets that win over ``local_attention``.
+    """
+    if config.get("local_attention") is None:
+        return read_size({"sliding_window": _HALF} | dict(config), "sliding_window").value
+    local = read_size(config, "local_attention").value
+    half = read(config, "sliding_window", int, local // 2)
+    if half != local // 2:
+        raise BadArtifactError(
+            f"config.json: 'sliding_window' is {half}, not half of 'local_attention' {local};"
+            f" correct one"
+        )
+    return half
+
+
 def _read_layer_types(config: Mapping[str, object], layers: Size) -> tuple[str, ...]:
     """Return the kind of each layer, from a list or from the period of the full ones."""
-    period = read(config, "global_attn_every_n_layers", int, 0)
-    if period < 0:
+    period = read(config, "global_attn_every_n_layers", int, _PERIOD)
+    if period < 1:
         raise BadArtifactError(
             f"config.json: 'global_attn_every_n_layers' is {period}, not positive; correct it"
         )
-    by_period = [_SLIDING if layer % (period or 3) else _FULL for layer in range(layers.value)]
+    by_period = [_SLIDING if layer % period else _FULL for layer in range(layers.value)]
     listed = read(config, "layer_types", list, by_period)
     for kind in listed:
         if kind not in _KINDS:
@@ -133,7 +156,7 @@ def _read_layer_types(config: Mapping[str, object], layers: Size) -> tuple[str, 
             f"config.json: 'layer_types' lists {len(listed)} layers, 'num_hidden_layers' is"
             f" {layers.value}; correct one"
         )
-    if period and listed != by_period:
+    if config.get("global_attn_every_n_layers") is not None and listed != by_period:
         raise BadArtifactError(
             f"config.json: 'layer_types' and 'global_attn_every_n_layers' {period} disagree about"
             f" which layers see the whole text; correct one"
@@ -207,12 +230,12 @@ def _layer(
     value, gate = builder.split(
         builder.linear(y, f"{name}.mlp.Wi", hidden, twice, biased=biased), 2
     )
-    y = builder.op("Mul", [builder.activation(value, encoder.activation), gate])
+    y = builder.op("Mul", [activate(builder, value, encoder.activation), gate])
     return builder.op("Add", [x, builder.linear(y, f"{name}.mlp.Wo", inner, hidden, biased=biased)])
 
 
 def _norm(builder: GraphBuilder, encoder: _Encoder, x: str, name: str) -> str:
-    return builder.layer_norm(x, name, encoder.hidden, encoder.epsilon, biased=encoder.norm_bias)
+    return layer_norm(builder, x, name, encoder.hidden, encoder.epsilon, biased=encoder.norm_bias)
 
 
 def _pool(builder: GraphBuilder, config: Mapping[str, object], x: str, hidden: Size) -> str:
@@ -223,7 +246,7 @@ def _pool(builder: GraphBuilder, config: Mapping[str, object], x: str, hidden: S
             f"config.json: 'classifier_pooling' is {pooling!r}; known are {', '.join(_POOLINGS)}"
         )
     if pooling == "cls":
-        return builder.first_token(x, hidden)
+        return first_token(builder, x, hidden)
     mask = builder.op("Cast", ["attention_mask"], {"to": TensorProto.FLOAT})
     row = builder.op("Unsqueeze", [mask, builder.integers(1)])
     total = builder.op("MatMul", [row, builder.unfold(x, hidden.value)])

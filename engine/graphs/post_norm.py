@@ -11,9 +11,20 @@ from typing import Final
 
 from ..config import Task
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import GraphBuilder, Head, Size, read, read_size
+from .blocks import (
+    activate,
+    first_token,
+    hide_padding,
+    layer_norm,
+    read_activation,
+    two_way_attention,
+)
+from .builder import GraphBuilder
+from .config_values import Size, read, read_size
+from .finished import Head
+from .stored import check_layers, read_labels
 
-_DEFAULT_EPSILON: Final = 1e-12  # transformers' default; old checkpoints do not state it
+_DEFAULT_EPSILON: Final = 1e-12  # of transformers in most families; old checkpoints state none
 
 # Turns a layer's name and its folded query, key and value into what was attended, folded.
 Attend = Callable[[str, str, str, str], str]
@@ -97,8 +108,11 @@ def read_encoder(
     *,
     names: LayerNames = BERT_LAYERS,
     keys: Keys = Keys(),
+    epsilon: float = _DEFAULT_EPSILON,
 ) -> Encoder:
     """Read config.json; ``name`` is the prefix that the weights have where they have one.
+
+    ``epsilon`` is the family's own where the file does not say.
 
     Raises ``UnsupportedError`` for decoders and relative positions of BERT's kind, and
     ``BadArtifactError`` for keys that are missing, ill-typed or contradict the weights.
@@ -112,7 +126,7 @@ def read_encoder(
     for key in ("is_decoder", "add_cross_attention"):
         if read(config, key, bool, False):
             raise UnsupportedError(f"config.json: {key} is true; only encoders are supported")
-    epsilon = read(config, keys.epsilon, float, _DEFAULT_EPSILON)
+    epsilon = read(config, keys.epsilon, float, epsilon)
     if not 0.0 < epsilon < 1.0:
         raise BadArtifactError(
             f"config.json: {keys.epsilon!r} is {epsilon}, not between 0 and 1; correct it"
@@ -130,10 +144,10 @@ def read_encoder(
         inner=read_size(config, keys.inner),
         heads=read_size(config, keys.heads),
         layers=read_size(config, keys.layers),
-        activation=read(config, keys.activation, str),
+        activation=read_activation(config, keys.activation),
         epsilon=epsilon,
     )
-    builder.check_layers(f"{encoder.prefix}{names.layers}", encoder.layers)
+    check_layers(builder.weights, f"{encoder.prefix}{names.layers}", encoder.layers)
     return encoder
 
 
@@ -148,7 +162,7 @@ def embed(
     ``positions``: ``[tokens]`` or ``[batch, tokens]``.
     """
     x = sum_embeddings(builder, encoder, width, positions)
-    return builder.layer_norm(x, f"{encoder.prefix}embeddings.LayerNorm", width, encoder.epsilon)
+    return layer_norm(builder, x, f"{encoder.prefix}embeddings.LayerNorm", width, encoder.epsilon)
 
 
 def sum_embeddings(builder: GraphBuilder, encoder: Encoder, width: Size, positions: str) -> str:
@@ -171,10 +185,10 @@ def sum_embeddings(builder: GraphBuilder, encoder: Encoder, width: Size, positio
 
 def encode(builder: GraphBuilder, encoder: Encoder, x: str) -> str:
     """Run all layers with plain attention: ``[batch * tokens, hidden]`` in and out."""
-    padding = builder.padding("attention_mask")
+    padding = hide_padding(builder, "attention_mask")
 
     def attend(_: str, query: str, key: str, value: str) -> str:
-        return builder.attention(query, key, value, padding, encoder.heads, encoder.hidden)
+        return two_way_attention(builder, query, key, value, padding, encoder.heads, encoder.hidden)
 
     for number in range(encoder.layers.value):
         x = layer(builder, encoder, number, x, attend)
@@ -192,12 +206,12 @@ def layer(builder: GraphBuilder, encoder: Encoder, number: int, x: str, attend: 
     attended = attend(name, query, key, value)
     attended = builder.linear(attended, f"{name}.{names.attended}", hidden, hidden)
     x = builder.op("Add", [attended, x])
-    x = builder.layer_norm(x, f"{name}.{names.attended_norm}", hidden, encoder.epsilon)
+    x = layer_norm(builder, x, f"{name}.{names.attended_norm}", hidden, encoder.epsilon)
     y = builder.linear(x, f"{name}.{names.inner}", hidden, inner)
-    y = builder.activation(y, encoder.activation)
+    y = activate(builder, y, encoder.activation)
     y = builder.linear(y, f"{name}.{names.outer}", inner, hidden)
     x = builder.op("Add", [y, x])
-    return builder.layer_norm(x, f"{name}.{names.outer_norm}", hidden, encoder.epsilon)
+    return layer_norm(builder, x, f"{name}.{names.outer_norm}", hidden, encoder.epsilon)
 
 
 def head(
@@ -220,12 +234,12 @@ def head(
         name, width = "last_hidden_state", hidden
         value = builder.unfold(x, width.value)
     elif task is Task.TOKEN_CLASSIFICATION:
-        name, width = "logits", builder.labels(config, "classifier.weight")
+        name, width = "logits", read_labels(builder.weights, config, "classifier.weight")
         value = builder.unfold(builder.linear(x, "classifier", hidden, width), width.value)
     else:
-        name, width = "logits", builder.labels(config, f"{classifier.output}.weight")
-        x = builder.linear(builder.first_token(x, hidden), classifier.dense, hidden, hidden)
-        x = builder.activation(x, classifier.activation)
+        name, width = "logits", read_labels(builder.weights, config, f"{classifier.output}.weight")
+        x = builder.linear(first_token(builder, x, hidden), classifier.dense, hidden, hidden)
+        x = activate(builder, x, classifier.activation)
         value = builder.linear(x, classifier.output, hidden, width)
         rows = ("batch",)
     return Head(

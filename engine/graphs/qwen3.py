@@ -1,7 +1,7 @@
-"""Qwen3: a causal decoder with norms on the heads of queries and keys (arXiv 2505.09388).
+"""Qwen3: a decoder with norms on the heads of queries and keys (arXiv 2505.09388).
 
 Weight names and arithmetic are those of ``Qwen3Model`` and its heads in transformers. Embedding
-models of this family read the last token of a text.
+models of this family read the last token of a text; some attend in both directions.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,9 @@ from onnx import TensorProto
 
 from ..config import Task
 from ..errors import BadArtifactError
-from .blocks import GraphBuilder, Head, read
+from .blocks import read_activation, token_positions
+from .builder import GraphBuilder
+from .config_values import read
 from .decoder import (
     FULL,
     SLIDING,
@@ -22,8 +24,10 @@ from .decoder import (
     rms_norm,
     self_attention,
 )
-from .grouped_attention import CAUSAL, GroupedAttention, Reach
+from .finished import Head
+from .grouped_attention import CAUSAL, EVERYTHING, GroupedAttention, Reach
 from .rotary import Theta, read_rotary, rotary_tables
+from .stored import read_labels
 
 _DEPTH = 128
 _WINDOWED_LAYERS_FROM = 28  # transformers' default of max_window_layers
@@ -37,7 +41,7 @@ def build_qwen3(builder: GraphBuilder, config: Mapping[str, object], task: Task)
     decoder = read_decoder(
         builder,
         config,
-        activation=read(config, "hidden_act", str, "silu"),
+        activation=read_activation(config, "hidden_act", "silu"),
         depth=_DEPTH,
         norm_offset=0.0,
     )
@@ -48,7 +52,7 @@ def build_qwen3(builder: GraphBuilder, config: Mapping[str, object], task: Task)
         name, width = "last_hidden_state", hidden
         value = builder.unfold(x, width.value)
     else:
-        name, width = "logits", builder.labels(config, "score.weight")
+        name, width = "logits", read_labels(builder.weights, config, "score.weight")
         biased = task is Task.TOKEN_CLASSIFICATION
         if task is Task.SEQUENCE_CLASSIFICATION:
             rows = ("batch",)
@@ -79,8 +83,12 @@ def _reaches(config: Mapping[str, object], decoder: Decoder) -> list[Reach]:
         raise BadArtifactError(
             f"config.json: 'layer_types' lists {SLIDING}, use_sliding_window is false; correct one"
         )
-    near = Reach(before=read_window(config, decoder, kinds) - 1, after=0)
-    return [near if kind == SLIDING else CAUSAL for kind in kinds]
+    window = read_window(config, decoder, kinds)
+    if read(config, "is_causal", bool, True):
+        near, far = Reach(before=window - 1, after=0), CAUSAL
+    else:  # transformers then counts the window to each side, without the token itself
+        near, far = Reach(before=window, after=window), EVERYTHING
+    return [near if kind == SLIDING else far for kind in kinds]
 
 
 def _decode(builder: GraphBuilder, config: Mapping[str, object], decoder: Decoder) -> str:
@@ -122,7 +130,7 @@ def _last_token(
         other = builder.op("Not", [same])
         other = builder.op("Cast", [other], {"to": TensorProto.INT64})
         seen = builder.op("Mul", [seen, other])
-    positions = builder.op("Mul", [seen, builder.positions()])
+    positions = builder.op("Mul", [seen, token_positions(builder)])
     last = builder.op("ArgMax", [positions], {"axis": 1, "keepdims": 1})
     unfolded = builder.unfold(x, decoder.hidden.value)
     return builder.op("GatherND", [unfolded, last], {"batch_dims": 1})

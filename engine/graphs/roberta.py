@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 from ..config import Task
 from ..errors import BadArtifactError
-from .blocks import GraphBuilder, Head, read, read_size
+from .builder import GraphBuilder
+from .config_values import read, read_size
+from .finished import Head
 from .post_norm import Classifier, embed, encode, head, read_encoder
 
 _DEFAULT_PADDING = 1  # of the configuration classes

@@ -18,9 +18,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import FUSED, GraphBuilder, Size, read, read_number, read_size
+from .blocks import token_positions
+from .builder import GraphBuilder
+from .config_values import Size, read, read_number, read_size
+from .finished import FUSED
 
 _TYPES: Final = ("default", "yarn")
+_ORIGINAL: Final = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +108,13 @@ def read_rotary(
     exponents = np.arange(0, depth.value, 2, dtype=np.float32) / np.float32(depth.value)
     periods = np.power(float(base), exponents.astype(np.float64)).astype(np.float32)
     if kind == "yarn":
-        return _yarn(config, table, where, base, periods)
+        return _yarn(config, table, where, base, periods, nested=layer_type is not None)
     return Rotary(tuple((np.float32(1.0) / periods).tolist()), 1.0)
 
 
 def rotary_tables(builder: GraphBuilder, rotary: Rotary) -> Tables:
     """Compute cosine and sine of all positions of the run; once for all layers that share them."""
-    positions = builder.op("Cast", [builder.positions()], {"to": TensorProto.FLOAT})
+    positions = builder.op("Cast", [token_positions(builder)], {"to": TensorProto.FLOAT})
     column = builder.op("Unsqueeze", [positions, builder.integers(1)])
     angles = builder.op("Mul", [column, builder.floats(*rotary.frequencies)])
     cosine, sine = (builder.op(kind, [angles]) for kind in ("Cos", "Sin"))
@@ -196,14 +200,16 @@ def _yarn(
     where: str,
     base: float,
     periods: NDArray[np.float32],
+    *,
+    nested: bool,
 ) -> Rotary:
     """Stretch what turns less than ``beta_slow`` times over the original length by ``factor``.
 
     What turns more than ``beta_fast`` times stays; between the two dimensions it is a ramp.
+    ``nested``: there is a table for each kind of layer.
     """
     limit = read_size(config, "max_position_embeddings")
-    original = read(config, "original_max_position_embeddings", int, 0)
-    original = read(table, "original_max_position_embeddings", int, original or limit.value, where)
+    original = _original_length(config, table, where, limit.value, nested)
     fast, slow = (
         read_number(table, key, default, where) or default
         for key, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
@@ -231,14 +237,44 @@ def _yarn(
     return Rotary(tuple(frequencies.tolist()), _yarn_factor(table, where, factor))
 
 
+def _original_length(
+    config: Mapping[str, object],
+    table: Mapping[str, object],
+    where: str,
+    limit: int,
+    nested: bool,
+) -> int:
+    """Return the length in tokens that yarn stretches, by default the ``limit``.
+
+    The key may stand in the table and beside it. transformers lets the latter win where all
+    layers turn alike and passes over it elsewhere; here both must mean the same.
+    """
+    inside = read(table, _ORIGINAL, int, limit, where)
+    if config.get(_ORIGINAL) is None:
+        return inside
+    beside = read(config, _ORIGINAL, int)
+    silent = table.get(_ORIGINAL) is None
+    if beside != inside and (nested or not silent):
+        stated = f"does not state it, which stands for {inside}" if silent else f"states {inside}"
+        raise BadArtifactError(
+            f"config.json: {_ORIGINAL!r} is {beside}, {where} {stated}; correct one"
+        )
+    return beside
+
+
 def _yarn_factor(table: Mapping[str, object], where: str, factor: float) -> float:
     """Return what cosine and sine are multiplied by, so that scores grow by its square."""
 
     def scale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0
 
-    stated = read_number(table, "attention_factor", 0.0, where)
-    if stated:
+    if table.get("attention_factor") is not None:
+        stated = read_number(table, "attention_factor", place=where)
+        if not 0.0 < stated < math.inf:
+            raise BadArtifactError(
+                f"config.json: {where} states attention_factor {stated}, not a positive number;"
+                f" correct it"
+            )
         return stated
     part, whole = (read_number(table, key, 0.0, where) for key in ("mscale", "mscale_all_dim"))
     return scale(part) / scale(whole) if part and whole else scale(1.0)

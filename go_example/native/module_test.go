@@ -17,6 +17,7 @@ import (
 	_ "github.com/libsemantic/libsemantic/go_example/native/assembly"
 	_ "github.com/libsemantic/libsemantic/go_example/native/libsemantic"
 	_ "github.com/libsemantic/libsemantic/go_example/semantic"
+	_ "github.com/libsemantic/libsemantic/go_example/semantic/metrics"
 )
 
 const (

@@ -62,6 +62,7 @@ func TestNames(t *testing.T) {
 		{TaskEmbedding.String(), "embedding"},
 		{StateStopping.String(), "stopping"},
 		{CallCountTokens.String(), "CountTokens"},
+		{PhaseDecode.String(), "decode"},
 		{Task(9).String(), "UNKNOWN"},
 	} {
 		if test.got != test.want {

@@ -6,10 +6,14 @@ package semantic
 #cgo LDFLAGS: -lsemantic
 #include <stdlib.h>
 #include <semantic.h>
+
+void semanticGoLog(void *user, semantic_log_level level, char *message, size_t length);
 */
 import "C"
 
 import (
+	"context"
+	"log/slog"
 	"math"
 	"runtime"
 	"slices"
@@ -69,6 +73,10 @@ var _ = [...][1]struct{}{
 	{int(CallClassifyTokenPairs) - C.SEMANTIC_CALL_CLASSIFY_TOKEN_PAIRS: {}},
 	{int(CallEmbed) - C.SEMANTIC_CALL_EMBED: {}},
 	{int(CallCountTokens) - C.SEMANTIC_CALL_COUNT_TOKENS: {}},
+	{int(PhaseTokenize) - C.SEMANTIC_PHASE_TOKENIZE: {}},
+	{int(PhaseQueue) - C.SEMANTIC_PHASE_QUEUE: {}},
+	{int(PhaseRun) - C.SEMANTIC_PHASE_RUN: {}},
+	{int(PhaseDecode) - C.SEMANTIC_PHASE_DECODE: {}},
 }
 
 // ---- Arguments --------------------------------------------------------------
@@ -647,6 +655,34 @@ func nativeCancel(key uint64) error {
 	return nil
 }
 
+// ---- Log --------------------------------------------------------------------
+
+var slogLevels = map[LogLevel]slog.Level{
+	LogError:   slog.LevelError,
+	LogWarning: slog.LevelWarn,
+	LogInfo:    slog.LevelInfo,
+	LogDebug:   slog.LevelDebug,
+}
+
+//export semanticGoLog
+func semanticGoLog(_ unsafe.Pointer, level C.semantic_log_level, message *C.char, length C.size_t) {
+	if l := logger.Load(); l != nil {
+		text := C.GoStringN(message, C.int(length))
+		l.Log(context.Background(), slogLevels[LogLevel(level)], text)
+	}
+}
+
+func nativeSetLogger(set bool) error {
+	var callback C.semantic_log_callback
+	if set {
+		callback = C.semantic_log_callback(C.semanticGoLog)
+	}
+	if status := C.semantic_set_log_callback(callback, nil); status != C.SEMANTIC_OK {
+		return Status(status)
+	}
+	return nil
+}
+
 // ---- Statistics -------------------------------------------------------------
 
 func nativeStats() (*Stats, error) {
@@ -670,8 +706,10 @@ func nativeStats() (*Stats, error) {
 	}
 	if c.bucket_count > 0 {
 		for _, seconds := range unsafe.Slice(c.bucket_bounds, int(c.bucket_count)-1) {
-			out.LatencyBounds = append(out.LatencyBounds,
-				time.Duration(math.Round(float64(seconds)*float64(time.Second))))
+			out.LatencyBounds = append(out.LatencyBounds, duration(seconds))
+		}
+		for _, rows := range unsafe.Slice(c.batch_bounds, int(c.batch_bucket_count)-1) {
+			out.BatchBounds = append(out.BatchBounds, int(rows))
 		}
 	}
 	owners := texts(c.memory_owner, c.memory_count)
@@ -681,12 +719,21 @@ func nativeStats() (*Stats, error) {
 	return out, nil
 }
 
+func duration(seconds C.double) time.Duration {
+	return time.Duration(math.Round(float64(seconds) * float64(time.Second)))
+}
+
 func copyCalls(c *C.semantic_stats) []CallStats {
-	n, buckets := int(c.call_count), int(c.bucket_count)
+	n, buckets, phases := int(c.call_count), int(c.bucket_count), int(c.phase_count)
+	batchBuckets := int(c.batch_bucket_count)
 	names := texts(c.call_model_name, c.call_count)
 	ids := unsafe.Slice(c.call_model_id, n)
 	calls := unsafe.Slice(c.call, n)
 	latency := slices.Clone(unsafe.Slice((*uint64)(c.latency), n*buckets))
+	phaseLatency := slices.Clone(unsafe.Slice((*uint64)(c.phase_latency), n*phases*buckets))
+	batchRows := slices.Clone(unsafe.Slice((*uint64)(c.batch_rows), n*batchBuckets))
+	seconds := unsafe.Slice(c.latency_seconds, n)
+	phaseSeconds := unsafe.Slice(c.phase_seconds, n*phases)
 	out := make([]CallStats, n)
 	for i := range out {
 		at := func(column *C.uint64_t) uint64 { return uint64(unsafe.Slice(column, n)[i]) }
@@ -704,7 +751,16 @@ func copyCalls(c *C.semantic_stats) []CallStats {
 			Tokens:    at(c.tokens),
 			Truncated: at(c.truncated),
 			Batches:   at(c.batches),
-			Latency:   part(latency, i, buckets),
+
+			PaddingTokens: at(c.padding_tokens),
+			Latency:       Histogram[time.Duration]{part(latency, i, buckets), duration(seconds[i])},
+			BatchRows:     Histogram[uint64]{part(batchRows, i, batchBuckets), at(c.batch_rows_sum)},
+		}
+		for p := range out[i].Phases {
+			at := i*phases + p
+			out[i].Phases[p] = Histogram[time.Duration]{
+				part(phaseLatency, at, buckets), duration(phaseSeconds[at]),
+			}
 		}
 	}
 	return out

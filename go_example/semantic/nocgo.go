@@ -49,4 +49,6 @@ func nativeCountTokens(uint64, []string, RunOptions, callLimits) (*TokenCounts, 
 
 func nativeCancel(uint64) error { return unsupported() }
 
+func nativeSetLogger(bool) error { return unsupported() }
+
 func nativeStats() (*Stats, error) { return nil, unsupported() }

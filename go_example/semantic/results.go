@@ -154,9 +154,10 @@ type Stats struct {
 	Models []ModelEntry
 	Calls  []CallStats
 
-	// LatencyBounds are the upper bounds of the buckets of CallStats.Latency, one
-	// fewer than there are buckets: the last bucket is open.
+	// The upper bounds of the buckets of histograms, one fewer than there are buckets:
+	// the last one is open. Those of time and those of the sizes of runs.
 	LatencyBounds []time.Duration
+	BatchBounds   []int
 
 	Memory              []MemoryStats
 	ResultsUnfreed      int // results not yet given back
@@ -174,10 +175,34 @@ type CallStats struct {
 	Accepted, Completed, Failed, Expired, Cancelled, InFlight uint64 // rows
 	Refused                                                   uint64 // rows
 
-	Tokens    uint64   // scored
-	Truncated uint64   // rows
-	Batches   uint64   // runs of the model, shared ones counted once
-	Latency   []uint64 // calls per bucket, not cumulative
+	Tokens        uint64 // scored
+	PaddingTokens uint64 // computed beside those
+	Truncated     uint64 // rows
+	Batches       uint64 // runs of the model, shared ones counted once
+
+	Latency   Histogram[time.Duration]              // of calls
+	Phases    [PhaseDecode]Histogram[time.Duration] // of calls that ended the phase; Phases[PhaseRun-1]
+	BatchRows Histogram[uint64]                     // of runs, by their texts and windows
+}
+
+// A Histogram counts events by a value of theirs, and sums the values up.
+type Histogram[Value any] struct {
+	Counts []uint64 // per bucket, not cumulative
+	Sum    Value
+}
+
+// A Phase is what a call does one after the other.
+type Phase int32
+
+const (
+	PhaseTokenize Phase = 1
+	PhaseQueue    Phase = 2 // waits for its first run
+	PhaseRun      Phase = 3 // is in runs, or between those of many rows
+	PhaseDecode   Phase = 4
+)
+
+func (p Phase) String() string {
+	return nameOf([]string{"", "tokenize", "queue", "run", "decode"}, int32(p))
 }
 
 // A Call is a kind of call.

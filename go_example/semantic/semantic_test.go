@@ -765,8 +765,19 @@ func TestStatsCountRows(t *testing.T) {
 			if c.Accepted != c.Completed+c.Failed+c.Expired+c.Cancelled+c.InFlight {
 				t.Errorf("rows are lost: %+v", c)
 			}
-			if len(c.Latency) != len(s.LatencyBounds)+1 {
-				t.Errorf("%d buckets for %d bounds", len(c.Latency), len(s.LatencyBounds))
+			if len(c.Latency.Counts) != len(s.LatencyBounds)+1 {
+				t.Errorf("%d buckets for %d bounds", len(c.Latency.Counts), len(s.LatencyBounds))
+			}
+			if len(c.BatchRows.Counts) != len(s.BatchBounds)+1 || sum(c.BatchRows.Counts) != c.Batches {
+				t.Errorf("%v are no %d runs with bounds %v", c.BatchRows, c.Batches, s.BatchBounds)
+			}
+			var phases time.Duration
+			for _, p := range c.Phases {
+				phases += p.Sum
+			}
+			if sum(c.Phases[PhaseDecode-1].Counts) == sum(c.Latency.Counts) &&
+				(phases-c.Latency.Sum).Abs() > time.Microsecond {
+				t.Errorf("phases of %v in %v", phases, c.Latency.Sum)
 			}
 		}
 		return s
@@ -798,12 +809,17 @@ func TestStatsCountRows(t *testing.T) {
 		call.Batches == 0 {
 		t.Errorf("got %+v", call)
 	}
-	var calls uint64
-	for _, n := range call.Latency {
-		calls += n
-	}
-	if calls != 1 {
+	if sum(call.Latency.Counts) != 1 || call.Latency.Sum <= 0 {
 		t.Errorf("latency %v of one call", call.Latency)
+	}
+	for i, p := range call.Phases {
+		if sum(p.Counts) != 1 || p.Sum <= 0 {
+			t.Errorf("%v is %v in one call", Phase(i+1), p)
+		}
+	}
+	// The long text is in a run of its own.
+	if call.BatchRows.Counts[0] != 2 || call.BatchRows.Sum != 2 || call.PaddingTokens != 0 || s.BatchBounds[0] != 1 {
+		t.Errorf("runs %v, %d tokens of padding", call.BatchRows, call.PaddingTokens)
 	}
 	if !slices.IsSorted(s.LatencyBounds) || s.LatencyBounds[0] <= 0 {
 		t.Errorf("bounds %v", s.LatencyBounds)
@@ -828,6 +844,13 @@ func TestStatsCountRows(t *testing.T) {
 	if s.Running || len(s.Models) != 0 || s.ModelsReady+s.ModelsLoading+s.ModelsStopping != 0 {
 		t.Errorf("after closing all: %+v", s)
 	}
+}
+
+func sum(counts []uint64) (total uint64) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
 }
 
 func callOf(t *testing.T, s *Stats, model uint64, call Call) CallStats {

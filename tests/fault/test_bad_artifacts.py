@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -122,11 +123,16 @@ def enlarged(table: dict[str, NDArray[np.float32]]) -> None:
     table["classifier.bias"] = np.zeros(14, np.float32)
 
 
-def with_more_tokens(folder: Path) -> None:
+def with_more_tokens(folder: Path, *, added: bool = False, template: bool = False) -> None:
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
-    content["added_tokens"].append({"id": 664, "content": "surplus", **flags})
+    if added:
+        content["added_tokens"].append({"id": 664, "content": "surplus", **flags})
+    else:
+        content["model"]["vocab"]["surplus"] = 664
+    if template:
+        content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [664]
     path.write_text(json.dumps(content))
 
 
@@ -250,6 +256,11 @@ CASES: dict[str, tuple[Spoil, type[SemanticError], str]] = {
         BadArtifactError,
         r"token ids up to 664, the model has 664 embeddings; use the tokenizer that belongs",
     ),
+    "a template beyond the model": (
+        partial(with_more_tokens, added=True, template=True),
+        BadArtifactError,
+        r"token ids up to 664, the model has 664 embeddings; use the tokenizer that belongs",
+    ),
     "weights cut short": (cut(WEIGHTS, 1), BadArtifactError, rf"{WEIGHTS} is cut short"),
     "empty weights": (write(WEIGHTS, b""), BadArtifactError, r"0 bytes, too few for safetensors"),
     "a pointer to weights": (
@@ -356,9 +367,9 @@ def test_a_folder_that_is_mended_loads(registry: Registry, copy_golden: CopyGold
             r"'matryoshka_dims' must list dimensions from 1 to 64",
         ),
         (
-            write("modules.json", json.dumps([{"type": "x.Transformer"}, {"type": "x.CNN"}])),
+            write("modules.json", json.dumps([{"type": "Transformer"}, {"type": "x.CNN"}])),
             UnsupportedError,
-            r"module 'CNN'; supported are",
+            r"module 'x.CNN'; supported are",
         ),
         (
             write("config_sentence_transformers.json", '{"default_prompt_name": "q"}'),
@@ -366,7 +377,7 @@ def test_a_folder_that_is_mended_loads(registry: Registry, copy_golden: CopyGold
             r"'default_prompt_name' is 'q', 'prompts' has nothing",
         ),
         (
-            write("modules.json", json.dumps([{"type": "x.Transformer", "path": "../.."}])),
+            write("modules.json", json.dumps([{"type": "Transformer", "path": "../.."}])),
             BadArtifactError,
             r"'path' is '../..'; it must stay in the folder",
         ),

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from libsemantic.engine.config import Task
 from libsemantic.engine.graphs import Branches, Graph, build_graph
-from libsemantic.engine.graphs.blocks import DEFAULT_BRANCHES
+from libsemantic.engine.graphs.builder import DEFAULT_BRANCHES
 from libsemantic.engine.weights import read_weights
 
 MODELS = Path(__file__).parent / "models"
@@ -92,7 +92,7 @@ class Runner:
     def __init__(self, graph: Graph) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False
         options.log_severity_level = 4  # expected failures of a run are not printed
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry(

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from libsemantic.engine.config import LoadOptions, LongText, RunOptions, Task
-from libsemantic.engine.errors import UnsupportedError
+from libsemantic.engine.errors import Status, UnsupportedError
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.tokenization import Layout, load_tokenizer
 
@@ -53,6 +53,26 @@ def test_a_language_model_embeds_only_where_its_folder_says_how(
     shutil.rmtree(folder / "1_Pooling")
     with pytest.raises(UnsupportedError, match=f"architecture '{architecture}' is not supported"):
         registry.load(str(folder), LoadOptions(name="other"))
+
+
+def test_added_tokens_beyond_the_embeddings_are_refused_in_a_text(
+    registry: Registry, copy_golden: CopyGolden
+) -> None:
+    """EmbeddingGemma has 262,144 embeddings; its tokenizer has a token of images after them."""
+    content = json.loads((MODELS / GEMMA3 / "tokenizer.json").read_text())
+    rows = json.loads((MODELS / GEMMA3 / "config.json").read_text())["vocab_size"]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    image = {"id": rows, "content": "<image_soft_token>", "special": True, **flags}
+    added = [*content["added_tokens"], image]
+    folder = copy_golden(GEMMA3, {"tokenizer.json": {"added_tokens": added}})
+    handle = registry.load(str(folder))
+    (warning,) = registry.info(handle).warnings
+    assert f"has token ids up to {rows}, the model has {rows} embeddings; texts with" in warning
+    texts, vectors = expected(GEMMA3)
+    answer = registry.embed(handle, [*texts, "an <image_soft_token> here"])
+    assert np.abs(answer.values[:-1] - vectors).max() <= GOLDEN_TOLERANCE
+    assert answer.rows.status == (*[0] * len(texts), Status.UNSUPPORTED)
+    assert answer.rows.message[-1].startswith(f"a text has the token of id {rows}, the model has")
 
 
 @pytest.mark.parametrize("name", [QWEN3, GEMMA3])

@@ -18,6 +18,7 @@ import pytest
 from libsemantic.engine.config import Task
 from libsemantic.engine.graphs import (
     Branches,
+    bert,
     blocks,
     deberta,
     decoder,
@@ -25,11 +26,13 @@ from libsemantic.engine.graphs import (
     electra,
     gemma3,
     modernbert,
+    post_norm,
     qwen3,
     roberta,
     rotary,
 )
-from libsemantic.engine.graphs.blocks import GraphBuilder, Size
+from libsemantic.engine.graphs.builder import GraphBuilder
+from libsemantic.engine.graphs.config_values import Size
 from libsemantic.engine.graphs.decoder import FULL, SLIDING, Decoder
 from libsemantic.engine.graphs.grouped_attention import (
     CAUSAL,
@@ -237,22 +240,36 @@ def count_nodes(graph: onnx.GraphProto, kind: str) -> int:
 # Wrong graphs: each must be found by the golden of its family
 
 
+def replace_block(patch: pytest.MonkeyPatch, name: str, block: Callable[..., str]) -> None:
+    """Replace a function of ``blocks`` wherever a family uses it."""
+    modules = (bert, deberta, distilbert, electra, modernbert, post_norm)
+    for module in (module for module in modules if name in vars(module)):
+        patch.setattr(module, name, block)
+
+
 def wrong_epsilon(patch: pytest.MonkeyPatch) -> None:
-    right = GraphBuilder.layer_norm
+    right = blocks.layer_norm
 
     def layer_norm(
-        self: GraphBuilder, x: str, name: str, size: Size, epsilon: float, *, biased: bool = True
+        builder: GraphBuilder,
+        x: str,
+        name: str,
+        size: Size,
+        epsilon: float,
+        *,
+        biased: bool = True,
     ) -> str:
-        return right(self, x, name, size, epsilon + 0.01, biased=biased)
+        return right(builder, x, name, size, epsilon + 0.01, biased=biased)
 
-    patch.setattr(GraphBuilder, "layer_norm", layer_norm)
+    replace_block(patch, "layer_norm", layer_norm)
 
 
 def wrong_pooling(patch: pytest.MonkeyPatch) -> None:
-    def last_token(self: GraphBuilder, x: str, width: Size) -> str:
-        return self.op("Gather", [self.unfold(x, width.value), self.scalar(-1)], {"axis": 1})
+    def last_token(builder: GraphBuilder, x: str, width: Size) -> str:
+        last = [builder.unfold(x, width.value), builder.scalar(-1)]
+        return builder.op("Gather", last, {"axis": 1})
 
-    patch.setattr(GraphBuilder, "first_token", last_token)
+    replace_block(patch, "first_token", last_token)
 
 
 def wrong_activation(patch: pytest.MonkeyPatch) -> None:
@@ -265,14 +282,16 @@ def approximate_activation(patch: pytest.MonkeyPatch) -> None:
 
 
 def positions_from_zero(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(roberta, "_positions", lambda builder, _: builder.positions())
+    patch.setattr(roberta, "_positions", lambda builder, _: blocks.token_positions(builder))
 
 
 def no_positions(patch: pytest.MonkeyPatch) -> None:
-    right = GraphBuilder.positions
-    patch.setattr(
-        GraphBuilder, "positions", lambda self: self.op("Mul", [right(self), self.scalar(0)])
-    )
+    right = blocks.token_positions
+
+    def token_positions(builder: GraphBuilder) -> str:
+        return builder.op("Mul", [right(builder), builder.scalar(0)])
+
+    replace_block(patch, "token_positions", token_positions)
 
 
 def wrong_head(family: str, right: Classifier) -> Callable[[pytest.MonkeyPatch], None]:
@@ -286,11 +305,11 @@ def wrong_head(family: str, right: Classifier) -> Callable[[pytest.MonkeyPatch],
 
 
 def bert_pooler_forgotten(patch: pytest.MonkeyPatch) -> None:
-    right = GraphBuilder.activation
-    patch.setattr(
-        GraphBuilder,
-        "activation",
-        lambda self, x, name: x if name == "tanh" else right(self, x, name),
+    right = blocks.activate
+    replace_block(
+        patch,
+        "activate",
+        lambda builder, x, name: x if name == "tanh" else right(builder, x, name),
     )
 
 
@@ -417,7 +436,9 @@ def gate_and_value_swapped(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_token_pooled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(modernbert, "_pool", lambda builder, _, x, hidden: builder.first_token(x, hidden))
+    patch.setattr(
+        modernbert, "_pool", lambda builder, _, x, hidden: blocks.first_token(builder, x, hidden)
+    )
 
 
 def sliding_layers_shifted(patch: pytest.MonkeyPatch) -> None:

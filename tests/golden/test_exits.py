@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from libsemantic.engine.config import AdapterMode, LoadOptions, RunOptions, Task
 from libsemantic.engine.errors import InvalidArgumentError, UnsupportedError
 from libsemantic.engine.graphs import Branches, Graph, build_graph
-from libsemantic.engine.graphs.blocks import DEFAULT_BRANCHES
+from libsemantic.engine.graphs.builder import DEFAULT_BRANCHES
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.weights import read_weights
 

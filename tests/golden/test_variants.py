@@ -9,7 +9,7 @@ import pytest
 
 from libsemantic.engine.config import Task
 from libsemantic.engine.graphs import Branches, build_graph, grouped_attention
-from libsemantic.engine.graphs.blocks import DEFAULT_BRANCHES
+from libsemantic.engine.graphs.builder import DEFAULT_BRANCHES
 from libsemantic.engine.weights import read_weights
 
 from .graph_runs import GOLDEN_TOLERANCE, Runner, write_file

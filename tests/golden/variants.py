@@ -461,6 +461,16 @@ VARIANTS: Final = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "qwen3 in both directions": Variant(
+        "Qwen3Model",
+        _QWEN3
+        | {
+            "is_causal": False,
+            "use_sliding_window": True,
+            "sliding_window": 3,
+            "max_window_layers": 1,
+        },
+    ),
     "qwen3 with yarn": Variant(
         "Qwen3Model",
         _QWEN3

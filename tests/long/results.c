@@ -151,6 +151,13 @@ static void touch_stats(size_t models) {
     TOUCH(stats->call, calls);
     TOUCH(stats->bucket_bounds, stats->bucket_count == 0 ? 0 : stats->bucket_count - 1);
     TOUCH(stats->latency, calls * stats->bucket_count);
+    TOUCH(stats->latency_seconds, calls);
+    TOUCH(stats->phase_latency, calls * stats->phase_count * stats->bucket_count);
+    TOUCH(stats->phase_seconds, calls * stats->phase_count);
+    TOUCH(stats->batch_bounds, stats->batch_bucket_count == 0 ? 0 : stats->batch_bucket_count - 1);
+    TOUCH(stats->batch_rows, calls * stats->batch_bucket_count);
+    TOUCH(stats->batch_rows_sum, calls);
+    TOUCH(stats->padding_tokens, calls);
     touch_texts(stats->memory_owner, stats->memory_count);
     TOUCH(stats->memory_bytes, stats->memory_count);
     CHECK(stats->results_unfreed == 0 && stats->results_unfreed_bytes == 0);

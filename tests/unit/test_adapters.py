@@ -211,6 +211,12 @@ WRONG: dict[str, Refusal] = {
         BadArtifactError,
         r"Wo.lora_A.weight' has shape \[512\], not a matrix",
     ),
+    "an update of a convolution": (
+        {},
+        put(f"{LAYER}.lora_A.weight", 8, 64, 3),
+        UnsupportedError,
+        r"Wo.lora_A.weight' has shape \[8, 64, 3\]: LoRA of a convolution is not supported",
+    ),
     "an update of what is no linear layer": (
         {"target_modules": ["Wqkv", "Wo", "Wi", "tok_embeddings"]},
         lambda arrays: arrays.update(
@@ -347,6 +353,31 @@ def test_a_config_beside_the_adapter_must_be_that_of_the_base(
 
 
 # ---- what is read
+
+
+def without_one_update(arrays: dict[str, NDArray[np.float32]]) -> None:
+    for kind in "AB":
+        del arrays[f"{LAYER}.lora_{kind}.weight"]
+
+
+@pytest.mark.parametrize(
+    "excluded", [["model.layers.1.attn.Wo"], r"model\.layers\.1\.attn\.Wo", ["1.attn.Wo"]]
+)
+def test_a_layer_that_is_taken_out_by_any_of_its_names_needs_no_update(
+    registry: Registry, guard: Callable[..., Path], excluded: object
+) -> None:
+    folder = guard({"exclude_modules": excluded}, without_one_update)
+    found = logits(registry, registry.load(str(folder), LoadOptions(name="less")))
+    assert np.abs(found - logits(registry, registry.load(GUARD))).max() > 0.01
+
+
+@pytest.mark.parametrize("saved", ["model.layers.1.attn.Wo", "layers.1.attn.Wo", "1.attn.Wo"])
+def test_a_saved_module_that_is_not_there_is_not_taken_from_the_base(
+    registry: Registry, guard: Callable[..., Path], saved: str
+) -> None:
+    folder = guard({"modules_to_save": ["classifier", "head", saved]}, without_one_update)
+    with pytest.raises(BadArtifactError, match=r"'layers.1.attn.Wo.weight' .* is missing"):
+        registry.load(str(folder))
 
 
 def test_the_base_is_the_one_given_or_the_one_recorded(

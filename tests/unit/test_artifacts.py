@@ -517,7 +517,7 @@ def test_a_classifier_with_pooling_files_can_do_both(tmp_path: Path) -> None:
 
 def test_modules_without_pooling_leave_the_task_to_the_architecture(tmp_path: Path) -> None:
     modules = [
-        {"path": "", "type": "x.Transformer"},
+        {"path": "", "type": "sentence_transformers.x.Transformer"},
         {"path": "1_LogitScore", "type": "LogitScore"},
     ]
     assert read(make(tmp_path, modules=modules)).task is SEQUENCE

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from libsemantic.engine.batching import Batcher, Limits, RunControl, RunStoppedError, Work
 from libsemantic.engine.batching import Window as AnyWindow
+from libsemantic.engine.counters import Ran
 from libsemantic.engine.errors import (
     CancelledError,
     DeadlineError,
@@ -196,13 +197,13 @@ def test_a_single_caller_runs_its_own_work_at_once(
     assert runs.threads == {threading.get_ident()}
     assert threading.enumerate() == before
     assert noted == [[]]  # admitted once, before anything ran
-    assert own.runs == 1
+    assert own.runs == [Ran(1, 0)]
 
 
 def test_nothing_to_do_runs_nothing(batcher: Batcher, runs: Runs) -> None:
     own = work()
     batcher.execute(own, ignore)
-    assert (own.runs, runs.batches) == (0, [])
+    assert (own.runs, runs.batches) == ([], [])
 
 
 # What runs together
@@ -223,7 +224,9 @@ def test_runs_are_near_equal_and_within_the_budget(
     batcher.execute(own, ignore)
     assert right(own)
     assert sorted(name for batch in runs.batches for name in batch) == names(own.windows)
-    assert own.runs == len(runs.batches)
+    assert own.runs == [
+        Ran(len(batch), max(batch) * len(batch) - sum(batch)) for batch in runs.lengths
+    ]
     for batch in runs.lengths:
         longest, shortest = max(batch), min(batch)
         assert len(batch) <= rows
@@ -264,7 +267,7 @@ def test_windows_of_several_callers_run_together(batcher: Batcher, runs: Runs) -
         assert each.admitted == 1
     assert runs.batches[0] == [1]
     assert sorted(map(sorted, runs.batches)) == [[1], [10, 11, 20, 21, 30, 31], [99]]
-    assert sum(each.own.runs for each in (leader, *others, long)) == 3
+    assert sum(len(each.own.runs) for each in (leader, *others, long)) == 3
 
 
 def test_only_runs_to_the_same_layer_are_shared(batcher: Batcher, runs: Runs) -> None:
@@ -606,7 +609,7 @@ def test_a_window_that_fails_its_run_fails_alone(
     assert answers(three) == [60.0, None]
     assert kinds(three) == [None, kind]
     assert sorted(map(len, runs.batches)) == [1] * 7 + [6]  # together, then each by itself
-    assert sum(each.own.runs for each in callers) == 7
+    assert sum(len(each.own.runs) for each in callers) == 7
     errors = [*two.errors, *three.errors]
     assert all(each is None or each.__traceback__ is None for each in errors)
 

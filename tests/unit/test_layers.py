@@ -74,7 +74,7 @@ def test_the_parser_sees_every_kind_of_import() -> None:
     assert "libsemantic.engine.graphs" in set(imports(ENGINE / "model.py"))
     assert "libsemantic.engine.graphs" not in set(imports(ENGINE / "model.py", at_start=True))
     assert "libsemantic.engine.graphs" in set(imports(ENGINE / "opening.py"))
-    assert "libsemantic.engine.weights" in set(imports(ENGINE / "graphs" / "blocks.py"))
+    assert "libsemantic.engine.weights" in set(imports(ENGINE / "graphs" / "builder.py"))
     assert "libsemantic.engine.tasks" in set(imports(ENGINE / "registry.py"))
     assert "onnx" in set(imports(ENGINE / "onnx_file.py"))
     assert "onnx" not in set(imports(ENGINE / "onnx_file.py", at_start=True))

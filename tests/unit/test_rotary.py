@@ -10,7 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from libsemantic.engine.errors import BadArtifactError, SemanticError, UnsupportedError
-from libsemantic.engine.graphs.blocks import GraphBuilder, Head, Size
+from libsemantic.engine.graphs.builder import GraphBuilder
+from libsemantic.engine.graphs.config_values import Size
+from libsemantic.engine.graphs.finished import Head
 from libsemantic.engine.graphs.rotary import Rotary, Theta, read_rotary, rotary_tables, rotate
 from libsemantic.engine.weights import read_weights
 
@@ -87,7 +89,7 @@ def yarn_by_the_paper(theta: float) -> list[float]:
         {"rope_scaling": YARN},
         {"rope_scaling": {**YARN, "type": "yarn", "beta_fast": 32, "beta_slow": None}},
         {"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 128}},
-        {"rope_scaling": {"type": "yarn"}, "original_max_position_embeddings": 128},
+        {"rope_scaling": YARN, "original_max_position_embeddings": 128},
         {"rope_parameters": {FULL: {**YARN, "rope_theta": 160_000.0}, SLIDING: YARN}},
     ],
 )
@@ -99,6 +101,19 @@ def test_yarn_in_all_its_spellings(config: Config) -> None:
         assert rotary.factor == pytest.approx(0.1 * math.log(4) + 1)
     kept, stretched = rotary.frequencies[0], rotary.frequencies[-1]
     assert (kept, stretched) == pytest.approx((1.0, default(1e4)[-1] / 4))
+
+
+def test_the_original_length_beside_a_table_for_all_layers() -> None:
+    """transformers lets it win over one in the table; what differs is refused here."""
+    theta, beside = Theta("rope_theta", 1e4), {"original_max_position_embeddings": 128}
+    for table in (YARN, {"type": "yarn", "factor": 4.0}, {"type": "yarn"}):
+        config: Config = {"max_position_embeddings": 512, "rope_scaling": table, **beside}
+        frequencies = read_rotary(config, DEPTH, theta).frequencies
+        np.testing.assert_allclose(frequencies, yarn_by_the_paper(1e4), rtol=1e-6)
+    config = {"max_position_embeddings": 512, "rope_parameters": {**YARN, "factor": 2.0}, **beside}
+    config["original_max_position_embeddings"] = 256
+    with pytest.raises(BadArtifactError, match="is 256, rope_parameters states 128; correct one"):
+        read_rotary(config, DEPTH, theta)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +181,17 @@ BAD: list[tuple[Config, type[SemanticError], str]] = [
         BadArtifactError,
         "original_max_position_embeddings 0",
     ),
+    (
+        {"rope_scaling": {"rope_type": "yarn"}, "original_max_position_embeddings": 128},
+        BadArtifactError,
+        "is 128, rope_scaling does not state it, which stands for 512; correct one",
+    ),
+    (
+        {"rope_scaling": YARN, "original_max_position_embeddings": 64},
+        BadArtifactError,
+        "'original_max_position_embeddings' is 64, rope_scaling states 128; correct one",
+    ),
+    ({"rope_scaling": {**YARN, "attention_factor": 0}}, BadArtifactError, "attention_factor 0.0"),
     ({"partial_rotary_factor": 0.5}, UnsupportedError, "'partial_rotary_factor' is not 1"),
 ]
 

@@ -11,6 +11,7 @@ from libsemantic.engine.sentence_transformers import (
     Dense,
     EmbeddingHead,
     Module,
+    check_transformer_options,
     has_pooling,
     read_embedding_head,
     read_modules,
@@ -73,6 +74,61 @@ def test_modules_are_known_by_the_last_part_of_their_type(tmp_path: Path, prefix
         Module("Pooling", "1_Pooling"),
         Module("Normalize", "2_Normalize"),
     )
+
+
+@pytest.mark.parametrize("kind", ["custom_st.Transformer", "custom_st.Pooling", "a.b.Normalize"])
+def test_modules_of_another_package_are_not_taken_for_known_ones(tmp_path: Path, kind: str) -> None:
+    last = kind.rpartition(".")[2]
+    modules = [{"type": OLD + name, "path": name} for name in (*CHAIN, "Normalize")]
+    modules = [entry | {"type": kind} if entry["path"] == last else entry for entry in modules]
+    write(tmp_path, "modules.json", modules)
+    found = read_modules(tmp_path)
+
+    def read() -> None:
+        transformer_folder(tmp_path, found)
+        head_of(tmp_path)
+
+    with pytest.raises(UnsupportedError, match=f"a module '{kind}'; supported"):
+        read()
+
+
+# What sentence-transformers 6 writes.
+PLAIN: dict[str, object] = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+    "processing_kwargs": {"text": {"padding": True}, "image": {"size": 7}},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "always"),
+    [
+        ({"transformer_task": "fill-mask"}, False),
+        ({"module_output_name": "sentence_embedding"}, False),
+        ({"modality_config": {"text": {"method_output_name": "pooler_output"}}}, False),
+        ({"modality_config": {"message": {"method": "forward"}}}, False),
+        ({"processing_kwargs": {"text": {"add_special_tokens": False}}}, True),
+        ({"processing_kwargs": {"common": {"max_length": 5}}}, True),
+        ({"processing_kwargs": {"text": 1}}, True),
+    ],
+)
+def test_options_that_change_tokens_or_states_are_refused(
+    tmp_path: Path, changed: dict[str, object], always: bool
+) -> None:
+    write(tmp_path, "sentence_bert_config.json", PLAIN)
+    options = read_transformer_options(tmp_path)
+    assert options is not None
+    check_transformer_options(options, embeds=True)
+    write(tmp_path, "sentence_bert_config.json", PLAIN | changed)
+    options = read_transformer_options(tmp_path)
+    assert options is not None
+    with pytest.raises(
+        UnsupportedError, match=f"sentence_bert_config.json: '{next(iter(changed))}"
+    ):
+        check_transformer_options(options, embeds=True)
+    if not always:
+        check_transformer_options(options, embeds=False)
 
 
 def test_a_folder_without_modules_has_none(tmp_path: Path) -> None:
@@ -269,7 +325,7 @@ def test_dense_layers_are_described(tmp_path: Path, name: str) -> None:
     head = with_dense(
         tmp_path,
         DENSE | {"bias": False, "activation_function": activation},
-        {"in_features": 32, "out_features": 16, "bias": True, "activation_function": name},
+        {"in_features": 32, "out_features": 16, "activation_function": f"torch.nn.{name}"},
     )
     first, second = (tmp_path / f"{number}_Dense" / "model.safetensors" for number in (2, 3))
     assert head.dense == (Dense(first, WIDTH, 32, False, name), Dense(second, 32, 16, True, name))
@@ -295,7 +351,8 @@ def test_defaults_of_a_dense_layer_are_those_of_its_class(tmp_path: Path) -> Non
     ("changed", "reason"),
     [
         ({"activation_function": "torch.nn.SiLU"}, "activation 'SiLU' is not supported"),
-        ({"activation_function": "my.module.tanh"}, "activation 'tanh' is not supported"),
+        ({"activation_function": "torch.nn.tanh"}, "activation 'tanh' is not supported"),
+        ({"activation_function": "my.module.Tanh"}, "'my.module.Tanh', supported are classes of t"),
         ({"use_residual": True}, "'use_residual' is true"),
         ({"module_input_name": "token_embeddings"}, "'module_input_name' is 'token_embeddings'"),
         ({"module_output_name": "other"}, "'module_output_name' is 'other'"),

@@ -10,6 +10,16 @@ import numpy as np
 import pytest
 
 from libsemantic.engine.config import LoadOptions, LongText, RunOptions, Task
+from libsemantic.engine.counters import (
+    BATCH_BOUNDS,
+    BUCKET_BOUNDS,
+    Call,
+    CallCounters,
+    Counters,
+    Phase,
+    Ran,
+    Recorder,
+)
 from libsemantic.engine.errors import (
     CancelledError,
     ClosedError,
@@ -26,15 +36,7 @@ from libsemantic.engine.errors import (
 )
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Rows, Stats
-from libsemantic.engine.stats import (
-    BUCKET_BOUNDS,
-    Call,
-    CallCounters,
-    Counters,
-    Recorder,
-    State,
-    tabulate,
-)
+from libsemantic.engine.stats import State, tabulate
 from tests.conftest import Gate
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
@@ -60,7 +62,7 @@ def values(counters: CallCounters) -> dict[str, int]:
     """Return the counters that are not zero."""
     found = {name: getattr(counters, name) for name in COUNTED}
     found |= {name: getattr(counters, name) for name in ("tokens", "truncated", "batches")}
-    found["calls"] = sum(counters.latency)
+    found["calls"] = sum(counters.latency.counts)
     return {name: value for name, value in found.items() if value}
 
 
@@ -89,7 +91,7 @@ def test_rows_are_counted_by_what_became_of_them() -> None:
     record = Recorder(counters, Call.EMBED, 6)
     record.admitted()
     assert only(counters) == {"accepted": 6, "in_flight": 6}
-    record.runs = 2
+    record.runs = [Ran(4, 7), Ran(2, 0)]
     kinds = [Status.OK, Status.OK, Status.DEADLINE, Status.CANCELLED, Status.INTERNAL]
     record.answered(rows(*kinds, Status.TOO_LONG, truncated=1))
     assert only(counters) == {
@@ -148,7 +150,7 @@ def test_a_call_that_fails_is_counted_once(
     record = Recorder(counters, Call.CLASSIFY, 4)
     if admitted:
         record.admitted()
-    record.runs = 3
+    record.runs = [Ran(4, 0)] * 3
     record.failed(error)
     assert only(counters) == {"accepted": 4, field: 4, "batches": 3, "calls": 1}
 
@@ -175,7 +177,51 @@ def test_a_call_falls_into_the_bucket_of_its_time(
         else:
             record.answered(rows(Status.OK))
         latency = counters.snapshot()[Call.EMBED].latency
-        assert latency == [int(index == bucket) for index in range(17)]
+        assert latency.counts == [int(index == bucket) for index in range(17)]
+        assert latency.total == seconds
+
+
+def test_the_phases_of_a_call_are_timed_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [10.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    counters = Counters()
+    record = Recorder(counters, Call.EMBED, 1)
+    now[0] = 10.002
+    record.ended(Phase.TOKENIZE)
+    now[0] = 11.0  # noted late: the run began before
+    record.ended(Phase.QUEUE, 10.5)
+    record.ended(Phase.RUN)
+    now[0] = 11.25
+    record.answered(rows(Status.OK))
+    failed = Recorder(counters, Call.EMBED, 1)
+    now[0] = 11.75
+    failed.ended(Phase.TOKENIZE)
+    failed.failed(CancelledError("x"))
+    found = counters.snapshot()[Call.EMBED]
+    assert {phase: sum(each.counts) for phase, each in found.phases.items()} == {
+        Phase.TOKENIZE: 2,
+        Phase.QUEUE: 1,
+        Phase.RUN: 1,
+        Phase.DECODE: 1,
+    }
+    totals = [found.phases[phase].total for phase in Phase]
+    assert totals == pytest.approx([0.502, 0.498, 0.5, 0.25])
+    assert found.latency.total == pytest.approx(1.75)
+    assert found.phases[Phase.TOKENIZE].counts[2] == 1  # 2 ms: above 1, below 2.5
+
+
+def test_runs_are_counted_by_size() -> None:
+    counters = Counters()
+    record = Recorder(counters, Call.EMBED, 4)
+    record.runs = [Ran(1, 0), Ran(2, 3), Ran(2, 1), Ran(129, 10)]
+    record.answered(rows(*[Status.OK] * 4))
+    counters.absorb(counters.snapshot())
+    found = counters.snapshot()[Call.EMBED]
+    assert found.batch_rows.counts == [2, 4, 0, 0, 0, 0, 0, 0, 2]
+    assert found.batch_rows.total == 2 * 134
+    assert (found.batches, found.padding_tokens) == (8, 28)
 
 
 def test_the_bounds_are_fixed() -> None:
@@ -184,6 +230,9 @@ def test_the_bounds_are_fixed() -> None:
     assert (BUCKET_BOUNDS[0], BUCKET_BOUNDS[-1]) == (0.0005, 60.0)
     assert [call.value for call in Call] == [1, 2, 3, 4, 5, 6]
     assert [state.value for state in State] == [1, 2, 3]
+    assert [phase.name for phase in Phase] == ["TOKENIZE", "QUEUE", "RUN", "DECODE"]
+    assert [phase.value for phase in Phase] == [1, 2, 3, 4]
+    assert BATCH_BOUNDS == (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def test_a_snapshot_is_a_copy_and_sums_up() -> None:
@@ -227,7 +276,7 @@ def test_the_books_balance_at_any_moment() -> None:
         ended = now.completed + now.failed + now.expired + now.cancelled
         assert now.accepted == ended + now.in_flight
         assert 0 <= now.in_flight <= 2 * threads_count
-        assert ended == 2 * sum(now.latency)
+        assert ended == 2 * sum(now.latency.counts)
         assert now.accepted >= seen
         seen = now.accepted
     found = only(counters)
@@ -264,6 +313,9 @@ def test_statistics_are_laid_out_in_columns() -> None:
     assert stats.accepted.tolist() == [3, 2, 4]
     assert (stats.memory_owner, stats.memory_bytes.tolist()) == (("model a",), [100])
     assert stats.latency.shape == (3, stats.bucket_count) == (3, 17)
+    assert stats.phase_latency.shape == (3, stats.phase_count, 17)
+    assert stats.phase_seconds.shape == (3, stats.phase_count) == (3, 4)
+    assert stats.batch_rows.shape == (3, stats.batch_bucket_count) == (3, 9)
 
 
 # Through the registry
@@ -274,7 +326,8 @@ def test_before_anything_all_is_zero(registry: Registry) -> None:
     assert not stats.running
     assert (stats.models_loading, stats.models_ready, stats.models_stopping) == (0, 0, 0)
     assert (stats.model_count, stats.call_count) == (0, 0)
-    assert stats.latency.shape == (0, 17)
+    assert stats.bucket_count == 17
+    assert stats.latency.size == stats.phase_latency.size == stats.batch_rows.size == 0
     assert dict(zip(stats.memory_owner, stats.memory_bytes.tolist(), strict=True)) == {
         "tokenizers": 0,
         "interpreter": 0,
@@ -314,6 +367,12 @@ def test_one_model_counts_what_it_did(registry: Registry) -> None:
             "calls": 1,
         },
     }
+    assert stats.call.tolist() == [Call.CLASSIFY, Call.CLASSIFY_PAIRS, Call.COUNT_TOKENS]
+    assert stats.phase_latency.sum(2).tolist() == [[2, 2, 2, 2], [1, 1, 1, 1], [1, 0, 0, 1]]
+    assert stats.phase_seconds.sum(1) == pytest.approx(stats.latency_seconds)
+    assert stats.batch_rows[:, :2].tolist() == [[2, 1], [1, 0], [0, 0]]
+    assert stats.batch_rows_sum.tolist() == [4, 1, 0]
+    assert stats.padding_tokens.tolist() == [0, 0, 0]  # the short ones are of one length
     assert stats.running
     assert (stats.models_ready, stats.model_count) == (1, 1)
     assert stats.model_task.tolist() == [Task.SEQUENCE_CLASSIFICATION]

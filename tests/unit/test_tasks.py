@@ -20,6 +20,7 @@ from libsemantic.engine.config import (
     Shorten,
     Task,
 )
+from libsemantic.engine.counters import Call
 from libsemantic.engine.errors import (
     BadArtifactError,
     InvalidArgumentError,
@@ -37,7 +38,6 @@ from libsemantic.engine.results import (
     TokenClassification,
     TokenCounts,
 )
-from libsemantic.engine.stats import Call
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 CopyGolden: TypeAlias = Callable[[str, Mapping[str, object]], Path]
@@ -549,7 +549,7 @@ def test_dense_layers_follow_the_pooling(
         *NO_NORMALIZE,
         {"idx": 2, "name": "2", "path": "2_Dense", "type": kind},
         {"idx": 3, "name": "3", "path": "3_Dense", "type": kind},
-        {"idx": 4, "name": "4", "path": "4_Normalize", "type": "x.Normalize"},
+        {"idx": 4, "name": "4", "path": "4_Normalize", "type": f"{kind[:-5]}Normalize"},
     ]
     folder = copy_golden("bert-embed-mean", {"modules.json": json.dumps(modules)})
     vector = registry.embed(load(registry, "bert-embed-mean"), TEXTS, OFF).values.astype(float)
