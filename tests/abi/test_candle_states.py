@@ -498,6 +498,40 @@ def test_label_ids_with_a_gap(candle: Candle, copy_golden: Copy, missing: str) -
     assert candle.stats()["models"] == []
 
 
+NAMELESS: Mapping[str, object] = {"config.json": {"id2label": None, "label2id": None}}
+
+
+@pytest.mark.parametrize(
+    ("init", "classes", "folder", "loads"),
+    [
+        ("init_classifier", (7,), "bert-seq", True),
+        ("init_classifier", (6,), "bert-seq", False),
+        ("init_candle_bert_classifier", (7,), "bert-seq", True),
+        ("init_modernbert_jailbreak_classifier", (), "modernbert-seq-mean", True),
+        ("init_modernbert_classifier", (), "modernbert-seq-cls", False),  # 7 rows, not 2
+        ("init_deberta_jailbreak_classifier", (), "deberta-v3-seq", True),
+    ],
+)
+def test_folders_that_name_no_labels(
+    candle: Candle,
+    copy_golden: Copy,
+    init: str,
+    classes: tuple[int, ...],
+    folder: str,
+    loads: bool,
+) -> None:
+    """As many as the caller says, else two; what the head does not have fails."""
+    assert candle(init, copy_golden(folder, NAMELESS), *classes, True) is loads
+    if loads:
+        reader = SLOT_OF_INIT[init].readers[0]
+        case = cases_of(folder)[0]
+        expected = softmax(case["logits"])
+        answer = candle(reader, case["text"])
+        assert answer["predicted_class"] == expected.argmax()
+        assert answer["confidence"] == pytest.approx(expected.max(), abs=TOLERANCE)
+        assert answer.get("label") in (None, f"LABEL_{expected.argmax()}")
+
+
 SAFE_OR_NOT = {
     "safe": False,
     "SAFE": False,
