@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 from ..golden.make_expected_entities import entities as merge
 from .binding import MODELS
 from .candle import (
+    ALWAYS_FALSE_HERE,
     EMBEDDING_INITS,
+    FILLS,
+    FUNCTIONS,
+    INITS,
     MLP,
     OUT,
     SLOTS,
+    UNSUPPORTED,
     Answer,
     Candle,
     Raw,
@@ -63,6 +68,30 @@ def load(candle: Candle, *slots: Slot, full_length: Full | None = None) -> None:
 
 def ask(candle: Candle, name: str, cases: Sequence[Case], *rest: object) -> list[Answer]:
     return candle.script(*(line(name, case["text"], *rest) for case in cases))
+
+
+def test_a_good_call_of_every_function(candle: Candle) -> None:
+    """With every slot filled; what the answers must be, the other tests say."""
+    inits = [line(name, *good_arguments(name)) for name in INITS]
+    assert candle.script(*inits) == [True] * len(INITS)
+    handle = Raw(candle("candle_mlp_from_json", MLP))
+    for name in sorted(set(FUNCTIONS) - set(INITS) - UNSUPPORTED - ALWAYS_FALSE_HERE):
+        given = tuple(handle if value == Raw("h0") else value for value in good_arguments(name))
+        answer = candle(name, *given)
+        if name in FILLS:
+            assert answer["status"] == 0, (name, answer)
+            answer = answer["result"]
+        if isinstance(answer, dict):
+            assert answer.get("error") in (None, False), (name, answer)
+            assert answer.get("predicted_class", 0) >= 0, (name, answer)
+            assert answer.get("num_entities", 1) > 0, (name, answer)
+            assert answer.get("batch_size", 1) > 0, (name, answer)
+            assert answer.get("is_valid", True), (name, answer)
+        elif FUNCTIONS[name]["returns"] == "void" or name == "safe_free":
+            assert answer in (None, False), (name, answer)  # given NULL
+        elif name != "get_lora_memory_usage":
+            assert answer not in (None, False, -1), (name, answer)
+    candle.script(line("candle_mlp_free", handle), "cleanup_dual_path_memory")
 
 
 # ---- Classes ---------------------------------------------------------------------------------
