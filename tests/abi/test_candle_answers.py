@@ -693,6 +693,57 @@ def test_batches(candle: Candle, init: str) -> None:
     assert one["intent_results"][0]["category"] == answer["intent_results"][3]["category"]
 
 
+ADAPTERS = MODELS / "modernbert-lora-base" / "adapters"
+OF_ADAPTERS = (
+    ("init_jailbreak_classifier", (2,), "classify_jailbreak_text_with_probabilities"),
+    ("init_candle_bert_classifier", (99,), "classify_candle_bert_text"),
+    ("init_modernbert_classifier", (), "classify_modernbert_text_with_probabilities"),
+    ("init_mmbert_32k_intent_classifier", (), "classify_mmbert_32k_intent"),
+    ("init_fact_check_classifier", (), "classify_fact_check_text"),
+)
+
+
+def adapter_cases(adapter: str) -> list[Case]:
+    expected = json.loads((MODELS / "modernbert-lora-base" / "expected.json").read_text())
+    cases: list[Case] = expected["adapters"][adapter]
+    return cases
+
+
+@pytest.mark.parametrize("adapter", ["domain", "guard"])
+@pytest.mark.parametrize(("init", "classes", "reader"), OF_ADAPTERS)
+def test_adapters_in_slots(
+    candle: Candle, init: str, classes: tuple[int, ...], reader: str, adapter: str
+) -> None:
+    """Folders of PEFT, whatever number of classes the caller thinks they have."""
+    assert candle(init, ADAPTERS / adapter, *classes, True) is True
+    cases = adapter_cases(adapter)
+    for case, answer in zip(cases, ask(candle, reader, cases), strict=True):
+        expected = softmax(case["logits"])
+        assert answer["predicted_class"] == expected.argmax()
+        assert answer["confidence"] == pytest.approx(expected.max(), abs=TOLERANCE)
+        if "probabilities" in answer:
+            np.testing.assert_allclose(answer["probabilities"], expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("init", BATCHES)
+def test_batches_of_adapters(candle: Candle, init: str) -> None:
+    """Both adapters on one base, at the same moment with their own answers."""
+    base, tokens = MODELS / "modernbert-lora-base", MODELS / "modernbert-token"
+    folders = (ADAPTERS / "domain", tokens, ADAPTERS / "guard")
+    if init == "init_lora_unified_classifier":
+        given: tuple[object, ...] = (*folders, "bert", True)
+    else:
+        given = (base, *folders, *(["a"], 1) * 3, True)
+    assert candle(init, *given) is True
+    texts = [case["text"] for case in adapter_cases("domain")]
+    answer = candle(BATCHES[init], texts, len(texts))
+    assert answer["batch_size"] == len(texts) > 5
+    for adapter, results in (("domain", "intent_results"), ("guard", "security_results")):
+        for case, found in zip(adapter_cases(adapter), answer[results], strict=True):
+            expected = softmax(case["logits"])
+            assert found["confidence"] == pytest.approx(expected.max(), abs=TOLERANCE)
+
+
 # ---- Selector --------------------------------------------------------------------------------
 
 QUERIES = ([1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 1, 1], [0.1, 0.2, -3])

@@ -70,6 +70,17 @@ def test_a_second_init(candle: Candle, slot: Slot, tmp_path: Path) -> None:
         assert without_times(after) == without_times(before[name])
 
 
+def test_a_second_init_by_another_way_to_the_folder(candle: Candle, tmp_path: Path) -> None:
+    """With a slash, by dots, or by a link: it is the same folder."""
+    slot = SLOT_OF_INIT["init_nli_model"]
+    load(candle, slot)
+    folder, link = MODELS / slot.folder, tmp_path / "link"
+    link.symlink_to(folder)
+    for path in (f"{folder}/", f"{folder}/../{slot.folder}", str(link)):
+        assert candle(slot.init, path, True) is True
+    assert len(candle.stats()["models"]) == 1
+
+
 def without_times(answer: Answer) -> Answer:
     if isinstance(answer, dict):
         return {k: without_times(v) for k, v in answer.items() if k != "processing_time_ms"}
