@@ -565,12 +565,15 @@ static const struct {
 
 /* ---- Arguments ----------------------------------------------------------- */
 
+static int digit(char hex) {
+    return hex <= '9' ? hex - '0' : hex - 'a' + 10;
+}
+
 static char *from_hex(const char *hex, size_t digits) {
     char *text = calloc(digits / 2 + 1, 1);
-    unsigned byte;
 
-    for (size_t i = 0; i + 1 < digits && sscanf(hex + i, "%2x", &byte) == 1; i += 2)
-        text[i / 2] = (char)byte;
+    for (size_t i = 0; i + 1 < digits; i += 2)
+        text[i / 2] = (char)(digit(hex[i]) << 4 | digit(hex[i + 1]));
     return text;
 }
 

@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 from ..golden.make_expected_entities import entities as merge
 from .binding import MODELS
 from .candle import (
+    ALWAYS_FALSE_HERE,
     EMBEDDING_INITS,
+    FILLS,
+    FUNCTIONS,
+    INITS,
     MLP,
     OUT,
     SLOTS,
+    UNSUPPORTED,
     Answer,
     Candle,
     Raw,
@@ -63,6 +68,30 @@ def load(candle: Candle, *slots: Slot, full_length: Full | None = None) -> None:
 
 def ask(candle: Candle, name: str, cases: Sequence[Case], *rest: object) -> list[Answer]:
     return candle.script(*(line(name, case["text"], *rest) for case in cases))
+
+
+def test_a_good_call_of_every_function(candle: Candle) -> None:
+    """With every slot filled; what the answers must be, the other tests say."""
+    inits = [line(name, *good_arguments(name)) for name in INITS]
+    assert candle.script(*inits) == [True] * len(INITS)
+    handle = Raw(candle("candle_mlp_from_json", MLP))
+    for name in sorted(set(FUNCTIONS) - set(INITS) - UNSUPPORTED - ALWAYS_FALSE_HERE):
+        given = tuple(handle if value == Raw("h0") else value for value in good_arguments(name))
+        answer = candle(name, *given)
+        if name in FILLS:
+            assert answer["status"] == 0, (name, answer)
+            answer = answer["result"]
+        if isinstance(answer, dict):
+            assert answer.get("error") in (None, False), (name, answer)
+            assert answer.get("predicted_class", 0) >= 0, (name, answer)
+            assert answer.get("num_entities", 1) > 0, (name, answer)
+            assert answer.get("batch_size", 1) > 0, (name, answer)
+            assert answer.get("is_valid", True), (name, answer)
+        elif FUNCTIONS[name]["returns"] == "void" or name == "safe_free":
+            assert answer in (None, False), (name, answer)  # given NULL
+        elif name != "get_lora_memory_usage":
+            assert answer not in (None, False, -1), (name, answer)
+    candle.script(line("candle_mlp_free", handle), "cleanup_dual_path_memory")
 
 
 # ---- Classes ---------------------------------------------------------------------------------
@@ -691,6 +720,57 @@ def test_batches(candle: Candle, init: str) -> None:
         assert answer["avg_confidence"] == pytest.approx(np.mean(confidences), abs=1e-5)
     one = candle(reader, texts[3:4], 1)
     assert one["intent_results"][0]["category"] == answer["intent_results"][3]["category"]
+
+
+ADAPTERS = MODELS / "modernbert-lora-base" / "adapters"
+OF_ADAPTERS = (
+    ("init_jailbreak_classifier", (2,), "classify_jailbreak_text_with_probabilities"),
+    ("init_candle_bert_classifier", (99,), "classify_candle_bert_text"),
+    ("init_modernbert_classifier", (), "classify_modernbert_text_with_probabilities"),
+    ("init_mmbert_32k_intent_classifier", (), "classify_mmbert_32k_intent"),
+    ("init_fact_check_classifier", (), "classify_fact_check_text"),
+)
+
+
+def adapter_cases(adapter: str) -> list[Case]:
+    expected = json.loads((MODELS / "modernbert-lora-base" / "expected.json").read_text())
+    cases: list[Case] = expected["adapters"][adapter]
+    return cases
+
+
+@pytest.mark.parametrize("adapter", ["domain", "guard"])
+@pytest.mark.parametrize(("init", "classes", "reader"), OF_ADAPTERS)
+def test_adapters_in_slots(
+    candle: Candle, init: str, classes: tuple[int, ...], reader: str, adapter: str
+) -> None:
+    """Folders of PEFT, whatever number of classes the caller thinks they have."""
+    assert candle(init, ADAPTERS / adapter, *classes, True) is True
+    cases = adapter_cases(adapter)
+    for case, answer in zip(cases, ask(candle, reader, cases), strict=True):
+        expected = softmax(case["logits"])
+        assert answer["predicted_class"] == expected.argmax()
+        assert answer["confidence"] == pytest.approx(expected.max(), abs=TOLERANCE)
+        if "probabilities" in answer:
+            np.testing.assert_allclose(answer["probabilities"], expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("init", BATCHES)
+def test_batches_of_adapters(candle: Candle, init: str) -> None:
+    """Both adapters on one base, at the same moment with their own answers."""
+    base, tokens = MODELS / "modernbert-lora-base", MODELS / "modernbert-token"
+    folders = (ADAPTERS / "domain", tokens, ADAPTERS / "guard")
+    if init == "init_lora_unified_classifier":
+        given: tuple[object, ...] = (*folders, "bert", True)
+    else:
+        given = (base, *folders, *(["a"], 1) * 3, True)
+    assert candle(init, *given) is True
+    texts = [case["text"] for case in adapter_cases("domain")]
+    answer = candle(BATCHES[init], texts, len(texts))
+    assert answer["batch_size"] == len(texts) > 5
+    for adapter, results in (("domain", "intent_results"), ("guard", "security_results")):
+        for case, found in zip(adapter_cases(adapter), answer[results], strict=True):
+            expected = softmax(case["logits"])
+            assert found["confidence"] == pytest.approx(expected.max(), abs=TOLERANCE)
 
 
 # ---- Selector --------------------------------------------------------------------------------

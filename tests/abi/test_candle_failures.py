@@ -256,6 +256,60 @@ def test_what_is_not_built_says_so(driver: Path) -> None:
     assert "Zanzibar7" not in said.errors
 
 
+LEAST, MOST = -(2**31), 2**31 - 1
+BAD_COUNTS = (
+    *(("find_most_similar", (TEXT, [TEXT], count, 0)) for count in (0, -1, LEAST)),
+    *(("classify_batch_with_lora", ([TEXT], count)) for count in (0, -1, LEAST)),
+    *(("classify_unified_batch", ([TEXT], count)) for count in (0, -1, LEAST)),
+    *(
+        ("calculate_similarity_batch", (TEXT, [TEXT], count, 1, "qwen3", 0, OUT))
+        for count in (0, -1, LEAST)
+    ),
+    ("classify_batch_with_lora", ([TEXT] * 1001, 1001)),
+    ("calculate_similarity_batch", (TEXT, [TEXT, None], 2, 1, "qwen3", 0, OUT)),
+    ("find_most_similar", (TEXT, [TEXT, None], 2, 0)),
+    ("classify_batch_with_lora", ([TEXT, None], 2)),
+    ("classify_unified_batch", ([None, TEXT], 2)),
+)
+
+
+@pytest.mark.parametrize(("name", "values"), BAD_COUNTS)
+def test_counts_and_elements(candle: Candle, name: str, values: tuple[object, ...]) -> None:
+    """With everything loaded, so that it is the count or the element that fails."""
+    for init in (
+        *("init_similarity_model", "init_lora_unified_classifier", "init_unified_classifier_c"),
+        "init_embedding_models",
+    ):
+        assert candle(init, *good_arguments(init)) is True
+    check_failed(name, candle(name, *values))
+
+
+@pytest.mark.parametrize("length", [0, 2, 4, 2**31, 2**62])
+def test_lengths_of_queries_are_believed_only_where_they_fit(candle: Candle, length: int) -> None:
+    """A length that the selector does not have is refused before the query is read."""
+    handle = Raw(candle("candle_mlp_from_json", *good_arguments("candle_mlp_from_json")))
+    assert candle("candle_mlp_select", handle, Raw("d1.0,2.0,3.0"), length) is None
+    assert candle("candle_mlp_free", handle) is None
+
+
+def test_handles_that_are_no_more(candle: Candle) -> None:
+    handle = Raw(candle("candle_mlp_from_json", *good_arguments("candle_mlp_from_json")))
+    assert candle.script(line("candle_mlp_free", handle), line("candle_mlp_free", handle)) == [
+        None,
+        None,
+    ]
+    assert candle("candle_mlp_is_trained", handle) == 0
+    assert candle("candle_mlp_select", handle, Raw("d1.0,2.0,3.0"), 3) is None
+    assert candle("candle_mlp_to_json", handle) is None
+
+
+@pytest.mark.parametrize("name", ["classify_text", "classify_text_with_probabilities"])
+def test_a_text_beyond_a_mebibyte(candle: Candle, name: str) -> None:
+    assert candle("init_classifier", *good_arguments("init_classifier")) is True
+    check_failed(name, candle(name, "math " * 220_000))
+    assert candle(name, "math " * 200_000)["predicted_class"] >= 0
+
+
 # ---- A raising engine ------------------------------------------------------------------------
 
 

@@ -70,6 +70,17 @@ def test_a_second_init(candle: Candle, slot: Slot, tmp_path: Path) -> None:
         assert without_times(after) == without_times(before[name])
 
 
+def test_a_second_init_by_another_way_to_the_folder(candle: Candle, tmp_path: Path) -> None:
+    """With a slash, by dots, or by a link: it is the same folder."""
+    slot = SLOT_OF_INIT["init_nli_model"]
+    load(candle, slot)
+    folder, link = MODELS / slot.folder, tmp_path / "link"
+    link.symlink_to(folder)
+    for path in (f"{folder}/", f"{folder}/../{slot.folder}", str(link)):
+        assert candle(slot.init, path, True) is True
+    assert len(candle.stats()["models"]) == 1
+
+
 def without_times(answer: Answer) -> Answer:
     if isinstance(answer, dict):
         return {k: without_times(v) for k, v in answer.items() if k != "processing_time_ms"}
@@ -324,6 +335,36 @@ def test_texts_beyond_8192_tokens_are_cut_there(candle: Candle, copy_golden: Cop
     assert np.abs(expected - engine_answer(folder, text, 512)).max() > 10 * TOLERANCE
 
 
+LONG_EMBEDDERS = {
+    "config.json": {"max_position_embeddings": 20_000},
+    "tokenizer_config.json": {"model_max_length": 20_000},
+    "sentence_bert_config.json": {"max_seq_length": 20_000},
+}
+
+
+@pytest.mark.parametrize("given", ["", "512"])
+def test_what_is_embedded_is_not_cut_there(
+    driver: Path, candle: Candle, copy_golden: Copy, given: str
+) -> None:
+    """candle-binding cuts what it classifies alone: neither 8,192 tokens nor the variable count."""
+    assert candle.stats()["models"] == []
+    folder = copy_golden("mmbert-embed-mean", LONG_EMBEDDERS)
+    text = "math law " * 4500
+    handle = REGISTRY.load(str(folder), LoadOptions(name="reference"))
+    expected = REGISTRY.embed(handle, [text]).values[0]
+    short = REGISTRY.embed(handle, ["math law " * 200]).values[0]
+    said = in_a_process(
+        driver,
+        line("init_mmbert_embedding_model", folder, True),
+        line("get_embedding_with_model_type", text, "mmbert", 0, OUT),
+        "stats",
+        SEMANTIC_CANDLE_MAX_TOKENS=given,
+    )
+    np.testing.assert_allclose(said.answers[1]["result"]["data"], expected, atol=TOLERANCE)
+    assert np.abs(expected - short).max() > 10 * TOLERANCE
+    assert said.answers[2]["truncated"] == 0
+
+
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
 @pytest.mark.parametrize(
     ("init", "reader", "rest"),
@@ -485,6 +526,40 @@ def test_label_ids_with_a_gap(candle: Candle, copy_golden: Copy, missing: str) -
     slot = SLOT_OF_INIT["init_classifier"]
     assert candle.script(slot.init_line(folder)) == [False]
     assert candle.stats()["models"] == []
+
+
+NAMELESS: Mapping[str, object] = {"config.json": {"id2label": None, "label2id": None}}
+
+
+@pytest.mark.parametrize(
+    ("init", "classes", "folder", "loads"),
+    [
+        ("init_classifier", (7,), "bert-seq", True),
+        ("init_classifier", (6,), "bert-seq", False),
+        ("init_candle_bert_classifier", (7,), "bert-seq", True),
+        ("init_modernbert_jailbreak_classifier", (), "modernbert-seq-mean", True),
+        ("init_modernbert_classifier", (), "modernbert-seq-cls", False),  # 7 rows, not 2
+        ("init_deberta_jailbreak_classifier", (), "deberta-v3-seq", True),
+    ],
+)
+def test_folders_that_name_no_labels(
+    candle: Candle,
+    copy_golden: Copy,
+    init: str,
+    classes: tuple[int, ...],
+    folder: str,
+    loads: bool,
+) -> None:
+    """As many as the caller says, else two; what the head does not have fails."""
+    assert candle(init, copy_golden(folder, NAMELESS), *classes, True) is loads
+    if loads:
+        reader = SLOT_OF_INIT[init].readers[0]
+        case = cases_of(folder)[0]
+        expected = softmax(case["logits"])
+        answer = candle(reader, case["text"])
+        assert answer["predicted_class"] == expected.argmax()
+        assert answer["confidence"] == pytest.approx(expected.max(), abs=TOLERANCE)
+        assert answer.get("label") in (None, f"LABEL_{expected.argmax()}")
 
 
 SAFE_OR_NOT = {

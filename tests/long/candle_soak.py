@@ -1,4 +1,4 @@
-"""Call each of candle's verbs very often: python -m tests.long.candle_soak [--calls N].
+"""Call each of candle's verbs very often: python -m tests.long.candle_soak [--calls N] [VERB ...].
 
 For each verb a process of its own, in C, that loads what is needed and calls N times. The
 resident memory after the last tenth of the calls may be above that after the second tenth by 1 %
@@ -139,10 +139,13 @@ def check(name: str, second: int, last: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000, help="of each verb, default 100,000")
-    calls = parser.parse_args().calls
+    parser.add_argument("verbs", nargs="*", metavar="VERB", help="default: all")
+    given = parser.parse_args()
+    calls, verbs = given.calls, given.verbs or VERBS
     with tempfile.TemporaryDirectory() as folder:
         driver = compile_driver(Path(folder) / "candle_driver")
-        for name, verb in VERBS.items():
+        for name in verbs:
+            verb = VERBS[name]
             started = time.monotonic()
             second, last = grown(driver, verb, calls)
             print(

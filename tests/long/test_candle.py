@@ -1,5 +1,6 @@
 """Memory of candle's functions: many calls of each verb, and a memory checker over all of them."""
 
+import random
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -98,6 +99,29 @@ def blamed(error: ElementTree.Element) -> str | None:
         return None
     functions = [frame.findtext("fn", "") for frame in frames]
     return next((name for name in functions if name.startswith("call_")), functions[0])
+
+
+LOOSE = ("classifier", "nli", "qwen3", "hallucination", "lora-pii", "mmbert-32k-intent")
+NOT_AT_ONCE = ("free_", "safe_", "candle_mlp_", "cleanup_dual_path_memory")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everything_at_once(driver: Path, seed: int) -> None:
+    """Inits, calls, unloading and cleaning up from many threads: no crash, no fault, no loss."""
+    chosen = random.Random(seed)
+    names = [name for name in FUNCTIONS if not name.startswith(NOT_AT_ONCE)]
+    lines: list[str] = []
+    for _ in range(sized(40, least=10)):
+        together = [line(name, *good_arguments(name)) for name in chosen.choices(names, k=24)]
+        together += chosen.choices(["cleanup 3000", "stats"], k=1)
+        together.append(line("unload", f"candle/{chosen.choice(LOOSE)}"))
+        lines += [*(f"& {each}" for each in together), "wait"]
+    said = in_a_process(driver, *lines, "cleanup 20000", "stats", seconds=600)
+    cleaned, stats = said.answers[-2:]
+    assert cleaned == "OK"
+    assert (stats["models"], stats["unfreed"]) == ([], 0)
+    assert "internal fault" not in said.errors
+    assert "outside its guard" not in said.errors
 
 
 def test_the_loaded_ones_are_inits() -> None:

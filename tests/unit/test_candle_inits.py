@@ -17,7 +17,7 @@ from libsemantic.ffi.candle.selectors import Selectors
 from libsemantic.ffi.candle.slots import Slots
 from libsemantic.ffi.candle.table import ROWS
 
-from .crowd import Crowd
+from ..concurrency.crowd import Crowd
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 ROW_OF = {row.function: row for row in ROWS}
