@@ -14,11 +14,14 @@ CALLS ?= 100000
 ifdef PYTHON
 export PYTHON
 endif
+# openvino or gpu: another build of ONNX Runtime, in an environment of its own.
+PROVIDER ?=
+provider_option = $(if $(PROVIDER),--provider $(PROVIDER))
 
 # ONNX Runtime reports to its makers unless told not to. The library sees to it by itself.
 export ORT_DISABLE_TELEMETRY := 1
 
-VENV := build/env
+VENV := build/env$(if $(PROVIDER),-$(PROVIDER))
 PY := $(VENV)/bin/python
 VENV_STAMP := $(VENV)/.libsemantic
 LIBRARY := build/lib/libsemantic.so.0
@@ -45,16 +48,16 @@ endef
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(VENV_STAMP) ## make the Python environment build/env (PYTHON=... chooses the Python)
+setup: $(VENV_STAMP) ## make the Python environment build/env (PYTHON=..., PROVIDER=openvino or gpu)
 	@echo "ready: $(VENV), $$($(PY) --version)"
 
 # Asked every time, but written only when the requirements or the Python changed, so that nothing
 # else is rebuilt.
 $(VENV_STAMP): FORCE
-	@python=$$(tools/find_python.sh $(VENV)) && "$$python" tools/setup_env.py $(VENV)
+	@python=$$(tools/find_python.sh $(VENV)) && "$$python" tools/setup_env.py $(provider_option) $(VENV)
 
 .PHONY: FORCE
 FORCE:
@@ -90,6 +93,28 @@ test-go: $(LIBRARY) ## run the Go tests
 	tools/go.sh test -count=1 ./semantic/... ./cmd/... ./candle/...
 	tools/go.sh test -count=1 -race ./native/...
 	tools/go.sh with env CGO_ENABLED=0 go test -count=1 ./...
+
+# The library of build/ in another environment.
+in_environment = LIBSEMANTIC_PYTHON="$(CURDIR)/build/env-$(1)" build/env-$(1)/bin/python
+
+.PHONY: test-openvino
+test-openvino: $(LIBRARY) models ## run the tests of OpenVINO in build/env-openvino
+	$(MAKE) setup PROVIDER=openvino
+	$(call in_environment,openvino) -m pytest tests/providers/test_openvino.py $(PYTEST_ARGS)
+
+.PHONY: test-gpu-absent
+test-gpu-absent: $(LIBRARY) ## test in build/env-gpu that a GPU that is not there is never claimed
+	$(MAKE) setup PROVIDER=gpu
+	$(call in_environment,gpu) -m pytest tests/providers/test_gpu_absent.py $(PYTEST_ARGS)
+
+# With the libraries of NVIDIA that pip has put into the environment, if it has.
+.PHONY: test-gpu
+test-gpu: $(LIBRARY) models ## on a machine with an NVIDIA GPU: test and measure it, print a table
+	$(MAKE) setup PROVIDER=gpu
+	folders=("$(CURDIR)"/build/env-gpu/lib/python3.*/site-packages/{nvidia/*/lib,tensorrt_libs}); \
+		export LD_LIBRARY_PATH="$$(IFS=:; echo "$${folders[*]}")$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"; \
+		$(call in_environment,gpu) -m pytest tests/providers/test_gpu.py $(PYTEST_ARGS); \
+		$(call in_environment,gpu) bench/devices.py cpu cuda tensorrt
 
 .PHONY: test-long
 test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzing (about 15 minutes)
@@ -134,6 +159,7 @@ format: $(VENV_STAMP) ## format Python, Go and C
 .PHONY: bench
 bench: bench-programs ## measure speed and memory, compare with other libraries (40 minutes)
 	$(PY) bench/bench.py $(BENCH_ARGS)
+	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
 	$(PY) bench/candle.py
@@ -157,11 +183,11 @@ setup-peers: $(VENV_STAMP) ## install what make bench compares with (torch, tran
 	build/peers/bin/python -m pip install --disable-pip-version-check -r bench/peers.txt
 
 .PHONY: install
-install: ## make a standalone tree in PREFIX (default /opt/libsemantic)
+install: ## make a standalone tree in PREFIX (default /opt/libsemantic; PROVIDER=... as for setup)
 	$(need_compiler)
 	prefix=$$(realpath -m -- "$(PREFIX)"); \
 		python=$$(tools/find_python.sh $(VENV)); \
-		"$$python" tools/setup_env.py --installed "$$prefix/env"; \
+		"$$python" tools/setup_env.py --installed $(provider_option) "$$prefix/env"; \
 		"$$prefix/env/bin/python" build_ffi.py --output "$$prefix"; \
 		echo "installed in $$prefix; pkg-config finds it with PKG_CONFIG_PATH=$$prefix/lib/pkgconfig"
 

@@ -3,48 +3,31 @@
     make bench
 
 1. The boundary: an exported call that does nothing in the engine, from a C program.
-2. MiniLM through the C API, one caller, against the same tokenizer, the same graph in ONNX
-   Runtime, and the same pooling, in the same process with the same thread settings.
+2. MiniLM through the C API, one caller, against the same tokenizer and the same graph in ONNX
+   Runtime, in the same process with the same thread settings; and what of a call is neither: the
+   library's own Python and C, with the model's weights driving it out of the caches, and with a
+   tiny model that leaves it there.
 3. Loading: time and resident memory.
 4. ModernBERT of base shape against plain attention (long_texts.py), some minutes and 9 GB.
 """
 
 import argparse
-import ctypes
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+from embedders import BUILD, ROOT, Embed, Stopwatch, by_hand, compile_c, through_library
 from long_texts import compare_attention
-from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
-from libsemantic.engine.artifacts import read_artifact
-from libsemantic.engine.config import Precision, Task, available_cpus
-from libsemantic.engine.graphs import FAMILIES, build_graph
-from libsemantic.engine.memory import resident_bytes
-from libsemantic.engine.registry import REGISTRY
-from libsemantic.engine.weights import read_weights
+from libsemantic.engine.config import available_cpus
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
+LENGTHS = (8, 32, 128, 512)
+TINY = ROOT / "tests/golden/models/bert-embed-mean"
 TEXT = "the quick brown fox jumps over the lazy dog while rain falls on green hills"
-
-# Embeds one text: the vector, and the seconds it took.
-Embed = Callable[[str], tuple[NDArray[np.float32], float]]
-
-
-def compile_c(source: str, target: Path, *flags: str, library: str = "semantic") -> None:
-    """Compile a C file of this folder against one of the libraries."""
-    command = ["cc", "-O2", *flags, str(ROOT / "bench" / source), "-o", str(target)]
-    command += ["-I", str(BUILD / "include"), "-L", str(BUILD / "lib"), f"-l{library}"]
-    subprocess.run([*command, f"-Wl,-rpath,{BUILD / 'lib'}"], check=True)
 
 
 def boundary_nanoseconds(folder: Path, calls: int) -> float:
@@ -55,70 +38,6 @@ def boundary_nanoseconds(folder: Path, calls: int) -> float:
     return float(done.stdout)
 
 
-def through_library(folder: Path, model: Path) -> Embed:
-    """Load the model in this process and return its embedding through the C API."""
-    shim = folder / "embed.so"
-    compile_c("embed.c", shim, "-shared", "-fPIC")
-    timed_embed = ctypes.CDLL(str(shim)).timed_embed
-    timed_embed.restype = ctypes.c_int64
-    timed_embed.argtypes = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
-
-    before, started = resident_bytes(), time.perf_counter()
-    handle = REGISTRY.load(str(model))  # the library adopts this interpreter and its registry
-    print(
-        f"load {model.name}: {time.perf_counter() - started:.2f} s, "
-        f"{(resident_bytes() - before) / 2**20:.0f} MiB resident more"
-    )
-    vector = np.empty(REGISTRY.info(handle).dimension, np.float32)
-
-    def embed(text: str) -> tuple[NDArray[np.float32], float]:
-        data = text.encode()
-        nanoseconds = timed_embed(handle, data, len(data), vector.ctypes.data)
-        if nanoseconds < 0:
-            sys.exit("error: the library could not embed a text; run make test")
-        return vector, nanoseconds / 1e9
-
-    return embed
-
-
-def by_hand(model: Path) -> Embed:
-    """Return the same embedding from tokenizers and ONNX Runtime alone."""
-    spec = read_artifact(
-        str(model), task=Task.AUTO, precision=Precision.AUTO, families=FAMILIES.keys()
-    )
-    graph = build_graph(spec.config, spec.task, read_weights(spec.model_folder))
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = available_cpus()
-    options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(graph.weights_folder)
-    )
-    session = ort.InferenceSession(graph.model, options, providers=["CPUExecutionProvider"])
-    tokenizer = Tokenizer.from_file(str(spec.tokenizer_path))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    run_options = ort.RunOptions()
-    run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-
-    def embed(text: str) -> tuple[NDArray[np.float32], float]:
-        started = time.perf_counter()
-        encoding = tokenizer.encode(text)
-        ids = np.array([encoding.ids], np.int64)
-        feeds = {
-            "input_ids": ids,
-            "attention_mask": np.ones_like(ids),
-            "token_type_ids": np.array([encoding.type_ids], np.int64),
-        }
-        hidden = session.run([graph.output], feeds, run_options)[0][0]
-        vector = hidden.mean(axis=0)
-        unit: NDArray[np.float32] = vector / np.linalg.norm(vector)
-        return unit, time.perf_counter() - started
-
-    return embed
-
-
 def interleaved(first: Embed, second: Embed, text: str, rounds: int) -> tuple[float, float]:
     """Embed with both in turn, each going first half of the time; return median seconds."""
     times: tuple[list[float], list[float]] = ([], [])
@@ -126,6 +45,18 @@ def interleaved(first: Embed, second: Embed, text: str, rounds: int) -> tuple[fl
         for column in (0, 1) if index % 2 else (1, 0):
             times[column].append((first, second)[column](text)[1])
     return statistics.median(times[0][10:]), statistics.median(times[1][10:])
+
+
+def own_seconds(embed: Embed, handle: int, text: str, rounds: int) -> float:
+    """Return the median of what a call takes outside of ONNX Runtime and the tokenizer."""
+    stopwatch = Stopwatch(handle)
+    own = []
+    for _ in range(rounds + 10):
+        stopwatch.seconds = 0.0
+        seconds = embed(text)[1]
+        own.append(seconds - stopwatch.seconds)
+    stopwatch.stop()
+    return statistics.median(own[10:])
 
 
 def main() -> None:
@@ -139,15 +70,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         print(f"empty exported call: {boundary_nanoseconds(folder, 200_000) / 1000:.2f} µs")
-        library, hand = through_library(folder, arguments.model), by_hand(arguments.model)
-        print(f"{'tokens':>8} {'library ms':>11} {'by hand ms':>11} {'ratio':>6}")
-        for tokens in (8, 32, 128):
-            text = " ".join((TEXT.split() * 9)[: tokens - 2])
-            difference = float(np.abs(library(text)[0] - hand(text)[0]).max())
-            if difference > 1e-5:
-                sys.exit(f"error: the two differ by {difference}")
-            ours, theirs = interleaved(library, hand, text, arguments.rounds)
-            print(f"{tokens:>8} {ours * 1e3:>11.3f} {theirs * 1e3:>11.3f} {ours / theirs:>6.3f}")
+        handle, library = through_library(folder, arguments.model, LENGTHS[-1])
+        tiny, embed_tiny = through_library(folder, TINY, 0)
+    hand = by_hand(arguments.model, available_cpus())
+    print(f"{'tokens':>8} {'library ms':>11} {'by hand ms':>11} {'ratio':>6} {'own µs':>7}")
+    for tokens in LENGTHS:
+        text = " ".join((TEXT.split() * 35)[: tokens - 2])
+        difference = float(np.abs(library(text)[0] - hand(text)[0]).max())
+        if difference > 1e-5:
+            sys.exit(f"error: the two differ by {difference}")
+        rounds = min(arguments.rounds, 20_000 // tokens)
+        ours, theirs = interleaved(library, hand, text, rounds)
+        own = own_seconds(library, handle, text, rounds)
+        print(
+            f"{tokens:>8} {ours * 1e3:>11.3f} {theirs * 1e3:>11.3f} {ours / theirs:>6.3f} "
+            f"{own * 1e6:>7.0f}"
+        )
+    own = own_seconds(embed_tiny, tiny, TEXT, 10 * arguments.rounds)
+    print(f"Python time per call (all that is not tokenise or run), tiny model: {own * 1e6:.0f} µs")
     if arguments.long:
         compare_attention(max(3, arguments.rounds // 30))
 

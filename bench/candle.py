@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import BUILD, ROOT, compile_c
+from embedders import BUILD, ROOT, compile_c
+
 from libsemantic.engine.registry import Registry
 
 MODELS = ROOT / "tests" / "golden" / "models"

@@ -21,7 +21,8 @@ import onnxruntime as ort
 from random_models import MODERNBERT_BASE, modernbert_shapes, write_model
 
 from libsemantic.engine.config import Task, available_cpus
-from libsemantic.engine.session import OrtModel, Runner, resolve_device
+from libsemantic.engine.providers import Device
+from libsemantic.engine.session import OrtModel, Runner
 
 ROUNDS = 9
 LIMIT = 1.3
@@ -35,7 +36,7 @@ def open_folder(folder: Path) -> None:
     graph = build_graph(MODERNBERT_BASE, Task.EMBEDDING, read_weights(folder))
     inputs = dict.fromkeys(graph.inputs, "int64")
     model = OrtModel(graph.model, graph.weights_folder, inputs, graph.output)
-    Runner(model, resolve_device("cpu"), threads=available_cpus())
+    Runner(model, Device("cpu", "cpu"), threads=available_cpus())
 
 
 def open_file(path: Path) -> None:

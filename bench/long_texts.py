@@ -27,7 +27,8 @@ from random_models import MODERNBERT_BASE, modernbert_shapes, write_model
 from libsemantic.engine.batching import RunControl
 from libsemantic.engine.config import Task, available_cpus
 from libsemantic.engine.graphs import Branches, Graph, build_graph
-from libsemantic.engine.session import OrtModel, Runner, Session, resolve_device
+from libsemantic.engine.providers import Device
+from libsemantic.engine.session import OrtModel, Runner, Session
 from libsemantic.engine.weights import read_weights
 
 LONG = 8192
@@ -66,7 +67,7 @@ def in_engine(graph: Graph) -> Run:
     """Open a graph as the engine does."""
     inputs = dict.fromkeys(graph.inputs, "int64")
     model = OrtModel(graph.model, graph.weights_folder, inputs, graph.output)
-    runner = Runner(model, resolve_device("cpu"), threads=available_cpus())
+    runner = Runner(model, Device("cpu", "cpu"), threads=available_cpus())
     session = Session(runner, pad_id=0, token_types=False)
 
     def run(tokens: int) -> None:

@@ -3,6 +3,12 @@
 ``REGISTRY`` is the one that the C library of this process uses too.
 """
 
+import os
+
+# Else ONNX Runtime, when it is imported, writes files into the user's cache folder and sends what
+# it did to its makers. Only who has set the variable already may want that.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 from .config import (
     LoadOptions,
     LogLevel,

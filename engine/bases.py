@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .adaptation import HIDDEN_STATE
 from .batching import RunControl
+from .pairing import RunnerPair
 from .results import Float32
 from .session import Feeds, Output, Runner, as_values
 
@@ -20,7 +21,7 @@ class Base:
     """
 
     folder: Path
-    runner: Runner
+    runner: Runner | RunnerPair
     linears: frozenset[str]
     weight_bytes: int
     grown_bytes: int
@@ -36,7 +37,7 @@ class AdaptedRunner:
         """Keep ``updates`` by the names of the base's inputs; what is left out changes nothing."""
         self._base = base
         self._head = head
-        self._updates = as_values(updates)
+        self._updates = base.runner.keep(updates)
         self.inputs = {**base.runner.inputs, **(head.inputs if head is not None else {})}
         self.provider = base.runner.provider
 

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .counters import Ran
 from .errors import InternalError, OutOfMemoryError, OverloadedError, SemanticError
@@ -61,15 +60,17 @@ class RunStoppedError(Exception):
 class RunControl:
     """Lets others stop a run once none of its callers waits for it any more.
 
-    ``layer``: after how many layers the run ends, 0 for all.
+    ``layer``: after how many layers the run ends, 0 for all. ``alone``: when it began no other was
+    under way or waited, so that it may use all CPUs.
     """
 
-    __slots__ = ("deadline", "layer", "stop", "stopped", "works")
+    __slots__ = ("alone", "deadline", "layer", "stop", "stopped", "works")
 
     def __init__(self, works: Sequence["Work"]) -> None:
         self.works = works
         self.stop: Callable[[], None] | None = None
         self.stopped = False
+        self.alone = True
         self.deadline = 0.0
         self.layer = works[0].layer if works else 0
         for work in works:
@@ -82,6 +83,25 @@ class RunControl:
             stop = self.stop
             if stop is not None:
                 stop()
+
+
+class RunsUnderWay:
+    """Counts the runs of all models that share the CPUs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def begin(self) -> bool:
+        """Add a run; tell whether it is the only one."""
+        with self._lock:
+            self._count += 1
+            return self._count == 1
+
+    def end(self) -> None:
+        """Take a run off."""
+        with self._lock:
+            self._count -= 1
 
 
 # Scores windows together: one output per window, or RunStoppedError, or a SemanticError.
@@ -109,12 +129,10 @@ class Work:
         self.errors: list[SemanticError | None] = [None] * len(windows)
         self.missing = len(windows)
         self.waiting = False
-        self.wake = threading.Lock()
-        self.wake.acquire()
+        self.wake: threading.Lock | None = None  # held while it waits
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """Windows of one call that may run together, longest first."""
 
     work: Work
@@ -130,8 +148,12 @@ class _Group:
 class Batcher:
     """The queue and the runs of one model."""
 
-    def __init__(self, run: Run, limits: Limits, watchdog: Watchdog) -> None:
+    def __init__(
+        self, run: Run, limits: Limits, watchdog: Watchdog, all_runs: RunsUnderWay | None = None
+    ) -> None:
+        """Make the queue; ``all_runs`` counts those of other models too."""
         self._run = run
+        self._all_runs = all_runs or RunsUnderWay()
         self.limits = limits
         self._watchdog = watchdog
         self._mutex = threading.Lock()
@@ -162,7 +184,7 @@ class Batcher:
         except BaseException:
             with self._mutex:
                 if control is not None:
-                    self._runs.discard(control)
+                    self._end(control)
                 self._withdraw(work)
             raise
         finally:
@@ -173,8 +195,17 @@ class Batcher:
         if len(groups) != 1 or self._queue or len(self._runs) >= self.limits.parallel_runs:
             return None
         control = RunControl((work,))
-        self._runs.add(control)
+        self._begin(control)
         return control
+
+    def _begin(self, control: RunControl) -> None:
+        self._runs.add(control)
+        control.alone = self._all_runs.begin() and not self._queue
+
+    def _end(self, control: RunControl) -> None:
+        if control in self._runs:
+            self._runs.remove(control)
+            self._all_runs.end()
 
     def _take_part(self, work: Work) -> None:
         """Lead the next run if there is room for it, else wait to be woken."""
@@ -182,15 +213,17 @@ class Batcher:
             taken = self._take()
             control = RunControl([group.work for group in taken])
             if taken:
-                self._runs.add(control)
+                self._begin(control)
             elif work.missing and not work.ticket.cancelled:
                 work.waiting = True
+                work.wake = threading.Lock()
+                work.wake.acquire()
                 self._waiting[work] = None
-            waits = work.waiting
+            wake = work.wake if work.waiting else None
         if taken:
             self._lead(work, taken, control)
-        elif waits:
-            self._wait(work)
+        elif wake is not None:
+            self._wait(work, wake)
 
     def _plan(self, work: Work) -> list[_Group]:
         """Split the windows into runs: near-equal lengths, within the budget."""
@@ -294,7 +327,7 @@ class Batcher:
             if watched:
                 self._watchdog.release(control)
             with self._mutex:
-                self._runs.discard(control)
+                self._end(control)
                 self._hand_out(members, outcomes, error)
                 self._wake_next()
 
@@ -339,7 +372,8 @@ class Batcher:
         error: SemanticError | None,
     ) -> None:
         """Settle each window with its outcome; those beyond the outcomes never ran."""
-        for (work, index), outcome in zip(members, chain(outcomes, repeat(None)), strict=False):
+        for position, (work, index) in enumerate(members):
+            outcome = outcomes[position] if position < len(outcomes) else None
             if isinstance(outcome, SemanticError):
                 work.errors[index] = outcome
             elif outcome is not None:
@@ -366,18 +400,19 @@ class Batcher:
         if work.waiting:
             work.waiting = False
             self._waiting.pop(work, None)
-            work.wake.release()
+            if work.wake is not None:
+                work.wake.release()
 
-    def _wait(self, work: Work) -> None:
+    def _wait(self, work: Work, wake: threading.Lock) -> None:
         remaining = work.ticket.remaining()
-        if work.wake.acquire(timeout=-1 if remaining is None else remaining):
+        if wake.acquire(timeout=-1 if remaining is None else remaining):
             return
         with self._mutex:
             if work.waiting:
                 work.waiting = False
                 self._waiting.pop(work, None)
                 return
-        work.wake.acquire()  # woken just as the time ran out
+        wake.acquire()  # woken just as the time ran out
 
     def _settled(self, work: Work) -> bool:
         """Tell whether nothing is left to do; give up the rest if the ticket has run out."""

@@ -137,6 +137,7 @@ class LoadOptions:
     queue_tokens: int = 0
     timeout_ms: int = 0
     adapter_mode: AdapterMode = AdapterMode.SHARED
+    arena_bytes: int = 0
 
     def __post_init__(self) -> None:
         _as_members(self, task=Task, precision=Precision, adapter_mode=AdapterMode)
@@ -151,6 +152,7 @@ class LoadOptions:
             "queue_rows",
             "queue_tokens",
             "timeout_ms",
+            "arena_bytes",
         )
 
 

@@ -212,7 +212,10 @@ class Counters:
                 self._of(call).add(counters)
 
     def _of(self, call: Call) -> CallCounters:
-        return self._calls.setdefault(call, CallCounters())
+        counters = self._calls.get(call)
+        if counters is None:  # making one takes 15 µs
+            counters = self._calls[call] = CallCounters()
+        return counters
 
     @staticmethod
     def _count(counters: CallCounters, status: Status, rows: int) -> None:

@@ -1,4 +1,7 @@
-"""Outputs of the model to results: labels, spans, vectors, counts."""
+"""Outputs of the model to results: labels, spans, vectors, counts.
+
+Numbers that overflow fail their row; numpy would print, or raise if the host says so.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +13,11 @@ from numpy.typing import NDArray
 
 from . import results
 from .config import DEFAULT_THRESHOLD, Normalize, Output, RunOptions, Shorten
+from .dense import DenseLayer
 from .entities import LabelScheme, merge_entities
 from .errors import SemanticError
 from .inputs import Prepared, Row
-from .model import DenseLayer, Model
+from .model import Model
 from .postprocess import (
     aggregate_windows,
     l2_normalize,
@@ -32,6 +36,7 @@ Scalar = TypeVar("Scalar", np.int32, np.int64, np.float32)
 _Outputs = Sequence[Sequence[Float32]]
 
 
+@np.errstate(all="ignore")
 def decode_classification(
     model: Model, options: RunOptions, rows: list[Row], outputs: _Outputs
 ) -> results.Classification:
@@ -113,6 +118,7 @@ class _Items:
     probabilities: Float32
 
 
+@np.errstate(all="ignore")
 def decode_token_classification(
     model: Model, options: RunOptions, rows: list[Row], outputs: _Outputs
 ) -> results.TokenClassification:
@@ -202,14 +208,26 @@ def decode_embedding(
             except SemanticError as error:
                 rows[index] = error.detached()
         vectors.append(np.full(width, np.nan, np.float32) if vector is None else vector)
-    return results.Embedding(
-        generation=model.generation,
-        rows=_rows(rows),
-        values=np.array(vectors, np.float32).reshape(len(rows), width),
-    )
+    if len(vectors) == 1:
+        values = vectors[0][None]
+    else:
+        values = np.array(vectors, np.float32).reshape(len(rows), width)
+    return results.Embedding(model.generation, _rows(rows), values)
 
 
 def _vector(
+    model: Model, row: Prepared, outputs: Sequence[Float32], width: int, normalize: bool
+) -> Float32:
+    output = outputs[0]
+    if model.pools and normalize and len(outputs) == 1 and width == len(output) - 1:
+        if not math.isfinite(output.item(width)):  # its length before
+            raise not_finite()
+        return output[:width]
+    with np.errstate(all="ignore"):
+        return _computed_vector(model, row, outputs, width, normalize)
+
+
+def _computed_vector(
     model: Model, row: Prepared, outputs: Sequence[Float32], width: int, normalize: bool
 ) -> Float32:
     vector = _window_vector(model, outputs[0])
@@ -226,6 +244,9 @@ def _vector(
 
 def _window_vector(model: Model, output: Float32) -> Float32:
     """Return float32[dimension] of one window, not normalised."""
+    if model.pools:
+        scaled: Float32 = output[:-1] * output[-1]
+        return scaled
     vector = output if model.pool is None else model.pool(output)
     for layer in model.dense:
         vector = _apply(layer, vector)

@@ -20,6 +20,7 @@ def describe(
     generation: int,
     provider: str,
     device: str,
+    precision: str,
     dtype: str,
     max_tokens: int,
     position_limit: int,
@@ -66,13 +67,13 @@ def describe(
         file_sizes=np.array([size for _, size in spec.files], np.int64),
         warnings=warnings,
         json="",
+        device=device,
+        precision=precision,
     )
-    return replace(info, json=_as_json(info, spec, base, device, vocab_size))
+    return replace(info, json=_as_json(info, spec, base, vocab_size))
 
 
-def _as_json(
-    info: ModelInfo, spec: ModelSpec, base: Base | None, device: str, vocab_size: int
-) -> str:
+def _as_json(info: ModelInfo, spec: ModelSpec, base: Base | None, vocab_size: int) -> str:
     return json.dumps(
         {
             "name": info.name,
@@ -83,7 +84,8 @@ def _as_json(
             "task": spec.task.name.lower(),
             "source": info.source,
             "provider": info.provider,
-            "device": device,
+            "device": info.device,
+            "precision": info.precision,
             "dtype": info.dtype,
             "multi_label": info.multi_label,
             "labels": info.labels,

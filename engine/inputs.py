@@ -1,7 +1,6 @@
 """From the caller's rows to windows: decoded, measured, encoded, cut. A row fails alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from .config import LongText, Shorten
@@ -36,8 +35,7 @@ _CHUNK_ROWS = 64
 _CHUNK_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class Prepared(NamedTuple):
     """One row, ready to be scored.
 
     The first ``prompt_bytes`` bytes of ``text`` are the prompt; ``other`` is the second text

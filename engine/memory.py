@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -11,6 +12,11 @@ MORE_THREADS = (
     "let the process have more threads (ulimit -u, pids.max of its cgroup) or memory (ulimit -v)"
 )
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+_NEVER = "2"  # the kernel promises only memory that it has (proc_sys_vm(5))
+# Less than this is refused only by a limit of the process, or where nothing is overcommitted.
+_SMALL_BYTES = 1 << 24
 
 
 def resident_bytes() -> int:
@@ -23,6 +29,8 @@ def require_bytes(count: int, purpose: str) -> None:
 
     Ask before work in the tokenizers library: it ends the process where memory is refused to it.
     """
+    if count < _SMALL_BYTES and not _refuses_small():
+        return
     try:
         mmap.mmap(-1, max(count, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except (OSError, MemoryError):
@@ -30,6 +38,22 @@ def require_bytes(count: int, purpose: str) -> None:
             f"the system refused the memory {purpose}, up to {count >> 20} MiB; send less at a "
             "time, or raise the memory limit (ulimit -v) of the process"
         ) from None
+
+
+def _refuses_small() -> bool:
+    """Tell whether the system may refuse even a little memory; cheaper than to ask for it."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return limits != _UNLIMITED or _COMMITS_STRICTLY
+
+
+def _commits_strictly() -> bool:
+    try:
+        return _OVERCOMMIT.read_text().strip() == _NEVER
+    except OSError:
+        return True
+
+
+_COMMITS_STRICTLY = _commits_strictly()
 
 
 def require_threads(count: int) -> None:

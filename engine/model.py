@@ -1,6 +1,6 @@
 """A loaded model: everything a call needs, complete once it exists."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,22 +10,24 @@ import numpy as np
 
 from .artifacts import ModelSpec, read_artifact
 from .bases import Base
-from .batching import Batcher, Limits, RunControl, RunStoppedError, Work
+from .batching import Batcher, Limits, RunControl, RunStoppedError, RunsUnderWay, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
     NO_DEMANDS,
     Demands,
     LoadOptions,
     LongText,
-    Precision,
     RuntimeOptions,
     Task,
     available_cpus,
 )
 from .demands import apply_demands, base_of
+from .dense import DenseLayer, load_dense
+from .devices import find_devices, require_working
 from .entities import LabelScheme, label_scheme
 from .errors import (
     BadArtifactError,
+    DeviceUnavailableError,
     InvalidArgumentError,
     OutOfMemoryError,
     SemanticError,
@@ -33,38 +35,27 @@ from .errors import (
 )
 from .info import describe
 from .memory import resident_bytes
-from .opening import OpenGraph, open_graph, open_runner
+from .opening import OpenGraph, Running, open_graph, open_model
 from .postprocess import Pool, pooling, require_finite
-from .results import Float32, ModelInfo
-from .session import Session, resolve_device
+from .providers import Device
+from .results import ModelInfo
+from .session import Session
 from .sharing import Shelf, file_identity
 from .ticket import FOREVER, Ticket
 from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
 from .watchdog import Watchdog
-from .weights import Tensor, load_array, read_weights
 from .windows import plan_windows
 
-# What one run takes along: measured on CPU, batches pay only for short texts.
-_DEFAULT_BATCH_ROWS = 32
-_DEFAULT_BATCH_TOKENS = 256
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
 _DEFAULT_QUEUE_ROWS = 1 << 16
 _DEFAULT_QUEUE_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DenseLayer:
-    """``activation(x @ weight.T + bias)``: weight float32[out, in], bias float32[out] or None."""
-
-    weight: Float32
-    bias: Float32 | None
-    activation: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """One loaded model of one generation; immutable, used by many threads.
 
+    ``pools``: its graph answers with vectors (``graphs.embedding_end``), and ``pool`` is None.
     It may share its tokenizer and its base with others. ``vocab_size``: rows of its embeddings, 0
     for unknown. ``own_bytes``: what resident memory grew by while it was loaded, without both.
     """
@@ -76,6 +67,7 @@ class Model:
     vocab_size: int
     batcher: Batcher
     scheme: LabelScheme | None
+    pools: bool
     pool: Pool | None
     dense: tuple[DenseLayer, ...]
     info: ModelInfo
@@ -98,6 +90,7 @@ class Shelves:
 
     tokenizers: Shelf[HeldTokenizer] = field(default_factory=Shelf)
     bases: Shelf[Base] = field(default_factory=Shelf)
+    runs: RunsUnderWay = field(default_factory=RunsUnderWay)
 
 
 def load_model(
@@ -117,24 +110,119 @@ def load_model(
     Raise a SemanticError that names what is wrong and the remedy; nothing is kept then.
     """
     before = resident_bytes()
-    device = resolve_device(options.device or runtime.device)
-    if options.precision in (Precision.FP16, Precision.BF16) and device.provider.startswith("CPU"):
-        raise UnsupportedError(
-            f"the CPU provider does not compute in {options.precision.name}; use AUTO or FP32"
-        )
+    devices = find_devices(options.device or runtime.device, options.precision, options.arena_bytes)
+    passed_over: list[str] = []
+    for device in devices:
+        try:
+            found = _open(path, options, demands, runtime, device, shelves, watchdog, ticket)
+            break
+        except _WORTH_ANOTHER_DEVICE as error:
+            if device is devices[-1]:
+                raise
+            passed_over.append(f"device auto passed over {device.place}: {error.message}")
+    spec, opened, tokenizer = found.spec, found.graph, found.held.tokenizer
+    row, dense = device.provider, found.dense
+    limits = Limits(
+        parallel_runs=_parallel_runs(options, runtime, device),
+        batch_rows=options.max_batch_rows or row.batch_rows,
+        batch_tokens=options.max_batch_tokens or row.batch_tokens,
+        queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
+        queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
+    )
+    dimension = 0
+    if spec.task is Task.EMBEDDING:
+        dimension = dense[-1].weight.shape[0] if dense else found.width * max(1, len(spec.pooling))
+        if max(spec.dimensions, default=0) > dimension:
+            raise BadArtifactError(
+                f"{spec.folder}: config.json allows {max(spec.dimensions)} dimensions, the model "
+                f"gives {dimension}; correct its matryoshka dimensions"
+            )
+    grown_bytes = max(0, resident_bytes() - before - found.running.base_grown_bytes)
+    info = describe(
+        replace(spec, warnings=(*spec.warnings, *passed_over)),
+        found.running.base,
+        name=name,
+        generation=generation,
+        provider=found.session.provider,
+        device=device.place,
+        precision=_precision(spec, device),
+        dtype=opened.dtype,
+        max_tokens=found.max_tokens,
+        position_limit=found.position_limit,
+        max_text_bytes=options.max_text_bytes or DEFAULT_MAX_TEXT_BYTES,
+        vocab_size=opened.vocab_size,
+        dimension=dimension,
+        layers=_layers(spec, opened),
+        grown_bytes=grown_bytes,
+    )
+    return Model(
+        spec=spec,
+        tokenizer=tokenizer,
+        held=found.held,
+        base=found.running.base,
+        vocab_size=opened.vocab_size,
+        batcher=Batcher(found.session.run, limits, watchdog, shelves.runs),
+        scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
+        pools=opened.pools,
+        pool=pooling(spec.pooling) if spec.pooling and not opened.pools else None,
+        dense=dense,
+        info=info,
+        own_bytes=max(0, grown_bytes - found.tokenizer_grown),
+    )
+
+
+# With "auto" these lead on to the next device; if they lie in the model, the last one raises again.
+_WORTH_ANOTHER_DEVICE = (
+    BadArtifactError,
+    DeviceUnavailableError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A model open on a device, tried with a first text."""
+
+    spec: ModelSpec
+    dense: tuple[DenseLayer, ...]
+    graph: OpenGraph
+    held: HeldTokenizer
+    tokenizer_grown: int
+    running: Running
+    session: Session
+    width: int
+    max_tokens: int
+    position_limit: int
+
+
+def _open(
+    path: str,
+    options: LoadOptions,
+    demands: Demands,
+    runtime: RuntimeOptions,
+    device: Device,
+    shelves: Shelves,
+    watchdog: Watchdog,
+    ticket: Ticket,
+) -> _Opened:
+    """Read and check the folder, open the model on one device, let it score two texts."""
+    require_working(device)
+    ticket.check()
     from .graphs import FAMILIES  # imports onnx, which only a load needs
 
     spec = read_artifact(
         path,
         task=options.task,
-        precision=options.precision,
+        precision=device.graph_precision,
         families=FAMILIES.keys(),
         base_path=base_of(path, options, demands),
         unnamed_labels=demands.unnamed_labels,
     )
     spec, options = apply_demands(spec, options, demands)
     ticket.check()
-    opened = open_graph(spec, options.precision, options.adapter_mode)
+    dense = load_dense(spec)
+    opened = open_graph(spec, dense, device, options.adapter_mode)
     max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)
     ticket.check()
     tokenizer_before = resident_bytes()
@@ -145,19 +233,19 @@ def load_model(
     tokenizer_grown = max(0, resident_bytes() - tokenizer_before)
     spec = _check_vocabulary(spec, tokenizer, opened)
     ticket.check()
-    cpus = available_cpus()
-    threads = options.intra_op_threads or runtime.intra_op_threads or cpus
+    threads = options.intra_op_threads or runtime.intra_op_threads or available_cpus()
     if threads > _MAX_THREADS:
         raise InvalidArgumentError(
             f"intra_op_threads is {threads}; give 0 for the CPUs of the process, or at most "
             f"{_MAX_THREADS}"
         )
     with _stopped_by(ticket, watchdog) as control:
-        running = open_runner(
+        running = open_model(
             spec,
             opened,
             device,
             threads=threads,
+            runs=_parallel_runs(options, runtime, device),
             bases=shelves.bases,
             control=control,
             ticket=ticket,
@@ -166,52 +254,28 @@ def load_model(
         session = Session(running.runner, pad_id=pad_id, token_types=spec.token_types)
         with np.errstate(all="ignore"):  # what overflows is refused
             width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
-    limits = Limits(
-        parallel_runs=options.parallel_runs or runtime.parallel_runs or cpus,
-        batch_rows=options.max_batch_rows or _DEFAULT_BATCH_ROWS,
-        batch_tokens=options.max_batch_tokens or _DEFAULT_BATCH_TOKENS,
-        queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
-        queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
-    )
-    dense = tuple(_load_dense(spec))
-    dimension = 0
-    if spec.task is Task.EMBEDDING:
-        dimension = dense[-1].weight.shape[0] if dense else width * max(1, len(spec.pooling))
-        if max(spec.dimensions, default=0) > dimension:
-            raise BadArtifactError(
-                f"{spec.folder}: config.json allows {max(spec.dimensions)} dimensions, the model "
-                f"gives {dimension}; correct its matryoshka dimensions"
-            )
-    grown_bytes = max(0, resident_bytes() - before - running.base_grown_bytes)
-    info = describe(
+    return _Opened(
         spec,
-        running.base,
-        name=name,
-        generation=generation,
-        provider=session.provider,
-        device=device.place,
-        dtype=opened.dtype,
-        max_tokens=max_tokens,
-        position_limit=position_limit,
-        max_text_bytes=options.max_text_bytes or DEFAULT_MAX_TEXT_BYTES,
-        vocab_size=opened.vocab_size,
-        dimension=dimension,
-        layers=_layers(spec, opened),
-        grown_bytes=grown_bytes,
+        dense,
+        opened,
+        held,
+        tokenizer_grown,
+        running,
+        session,
+        width,
+        max_tokens,
+        position_limit,
     )
-    return Model(
-        spec=spec,
-        tokenizer=tokenizer,
-        held=held,
-        base=running.base,
-        vocab_size=opened.vocab_size,
-        batcher=Batcher(session.run, limits, watchdog),
-        scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
-        pool=pooling(spec.pooling) if spec.pooling else None,
-        dense=dense,
-        info=info,
-        own_bytes=max(0, grown_bytes - tokenizer_grown),
-    )
+
+
+def _parallel_runs(options: LoadOptions, runtime: RuntimeOptions, device: Device) -> int:
+    asked = options.parallel_runs or runtime.parallel_runs
+    return asked or device.provider.parallel_runs or available_cpus()
+
+
+def _precision(spec: ModelSpec, device: Device) -> str:
+    """Name what the model computes in: as its ONNX file does, or as was asked."""
+    return device.precision.name.lower() if spec.onnx is None else spec.onnx.dtype
 
 
 def _hold_tokenizer(path: Path) -> HeldTokenizer:
@@ -326,7 +390,7 @@ def _self_test(
     rank = {
         Task.SEQUENCE_CLASSIFICATION: (1,),
         Task.TOKEN_CLASSIFICATION: (2,),
-        Task.EMBEDDING: (2,) if spec.pooling else (1,),
+        Task.EMBEDDING: (2,) if spec.pooling and not opened.pools else (1,),
     }[spec.task]
     if output.ndim not in rank:
         raise BadArtifactError(
@@ -334,7 +398,7 @@ def _self_test(
             f"{spec.task.name} needs rank {rank[0] + 1}; check the task"
         )
     require_finite(output)
-    width = int(output.shape[-1])
+    width = opened.width if opened.pools else int(output.shape[-1])
     if spec.labels is not None:
         spec.labels.require_width(width, f"output {opened.model.output!r}")
     elif spec.hidden_size and spec.pooling and width != spec.hidden_size:
@@ -343,31 +407,3 @@ def _self_test(
             f"{spec.hidden_size}; use the files of one model"
         )
     return width
-
-
-def _load_dense(spec: ModelSpec) -> Sequence[DenseLayer]:
-    layers = []
-    for dense in spec.dense:
-        tensors = read_weights(dense.weights.parent)
-        weight = _dense_tensor(
-            tensors, dense.weights, "linear.weight", (dense.out_features, dense.in_features)
-        )
-        bias = (
-            _dense_tensor(tensors, dense.weights, "linear.bias", (dense.out_features,))
-            if dense.bias
-            else None
-        )
-        layers.append(DenseLayer(weight, bias, dense.activation))
-    return layers
-
-
-def _dense_tensor(
-    tensors: dict[str, Tensor], path: Path, name: str, shape: tuple[int, ...]
-) -> Float32:
-    tensor = tensors.get(name)
-    if tensor is None or tensor.shape != shape:
-        found = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
-        raise BadArtifactError(
-            f"{path}: {name} is {found}, config.json says {list(shape)}; fetch the folder again"
-        )
-    return load_array(tensor)

@@ -11,16 +11,19 @@ from .artifacts import ModelSpec
 from .bases import AdaptedRunner, Base
 from .batching import RunControl
 from .config import AdapterMode, Precision, Task
+from .dense import DenseLayer
 from .errors import InvalidArgumentError, UnsupportedError
 from .memory import resident_bytes
+from .pairing import open_runner
+from .providers import CPU_PROVIDER, Device
 from .results import Float32
-from .session import Device, OrtModel, OrtPart, Runner, Runs
+from .session import OrtModel, OrtPart, Runner, Runs
 from .sharing import Shelf, file_identity
 from .ticket import Ticket
 from .weights import read_weights
 
 if TYPE_CHECKING:  # it imports onnx, which only a load needs
-    from .graphs import Graph
+    from .graphs import Branches, EmbeddingEnd, Graph
 
 # Names of dtypes in safetensors, as the ONNX side spells them.
 _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
@@ -30,7 +33,8 @@ _DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 class OpenGraph:
     """A graph as ONNX Runtime takes it, and what its file says of it.
 
-    Where ``shared`` is not None the graph is only the head, and that is the rest.
+    ``pools``: its output are vectors of texts (``graphs.embedding_end``). Where ``shared`` is not
+    None the graph is only the head, and that is the rest.
     """
 
     model: OrtModel
@@ -39,18 +43,31 @@ class OpenGraph:
     position_limit: int
     type_vocab_size: int
     dtype: str
+    pools: bool = False
     shared: AdaptedWeights | None = None
 
 
-def open_graph(spec: ModelSpec, precision: Precision, mode: AdapterMode) -> OpenGraph:
-    """Read the ONNX file, or build the graph of safetensors; nothing is opened on a device yet."""
+def open_graph(
+    spec: ModelSpec, dense: tuple[DenseLayer, ...], device: Device, mode: AdapterMode
+) -> OpenGraph:
+    """Read the ONNX file, or build the graph of safetensors as a device takes it.
+
+    Nothing is opened on the device yet.
+    """
+    precision = device.graph_precision
     if mode is not AdapterMode.SHARED and spec.adapter is None:
         raise InvalidArgumentError(
             f"adapter_mode is {mode.name}, but {spec.folder} is no adapter folder; leave it 0"
         )
     if spec.onnx is not None and spec.output is not None:
+        if device.lowered is not Precision.FP32:
+            raise UnsupportedError(
+                f"{spec.onnx.path} cannot be computed in {device.lowered.name}: positions that a "
+                "graph counts itself are rounded with it; use AUTO, or safetensors of a family "
+                "that is built from them"
+            )
         return _open_file(spec)
-    if precision not in (Precision.AUTO, Precision.FP32):
+    if precision not in (Precision.AUTO, Precision.FP32, Precision.FP16):
         raise UnsupportedError(
             f"{spec.model_folder} holds safetensors, and turning them into {precision.name} is not "
             "supported yet; use AUTO or FP32, or put an ONNX file of that precision into the folder"
@@ -59,8 +76,23 @@ def open_graph(spec: ModelSpec, precision: Precision, mode: AdapterMode) -> Open
 
     if spec.adapter is None:
         weights = read_weights(spec.model_folder)
-        return _opened(build_graph(spec.config, spec.task, weights, exits=_exits(spec)))
-    return _open_adapter(spec, mode)
+        end = _end(spec, dense, device)
+        graph = build_graph(
+            spec.config,
+            spec.task,
+            weights,
+            fused=device.provider.fused,
+            branches=_branches(device),
+            exits=_exits(spec),
+            end=end,
+        )
+        return _opened(_rounded(graph, device), pools=end is not None)
+    if mode is not AdapterMode.MERGED and not device.provider.shares_bases:
+        raise UnsupportedError(
+            f"{device.place} cannot run several adapters on one base; load {spec.folder} with "
+            "adapter_mode MERGED, or on cpu"
+        )
+    return _open_adapter(spec, dense, device, mode)
 
 
 def _open_file(spec: ModelSpec) -> OpenGraph:
@@ -89,7 +121,9 @@ def _open_file(spec: ModelSpec) -> OpenGraph:
     )
 
 
-def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
+def _open_adapter(
+    spec: ModelSpec, dense: tuple[DenseLayer, ...], device: Device, mode: AdapterMode
+) -> OpenGraph:
     """Build the whole model, or its head, with an adapter; compare the adapter with its base."""
     from .graphs import FAMILIES, build_graph
 
@@ -104,10 +138,46 @@ def _open_adapter(spec: ModelSpec, mode: AdapterMode) -> OpenGraph:
     unused = tuple(pattern for patterns in family.ignorable.values() for pattern in patterns)
     part = Part.WHOLE if mode is AdapterMode.MERGED else Part.HEAD
     adaptation = weights.adaptation(part, unused)
-    exits = _exits(spec) if part is Part.WHOLE else ()
-    graph = build_graph(spec.config, spec.task, weights.weights, exits=exits, adaptation=adaptation)
+    whole = part is Part.WHOLE
+    end = _end(spec, dense, device) if whole else None
+    graph = build_graph(
+        spec.config,
+        spec.task,
+        weights.weights,
+        fused=device.provider.fused,
+        branches=_branches(device),
+        exits=_exits(spec) if whole else (),
+        adaptation=adaptation,
+        end=end,
+    )
     weights.check(graph)
-    return _opened(graph, weights if part is Part.HEAD else None)
+    rounded = _rounded(graph, device)
+    return _opened(rounded, None if whole else weights, pools=end is not None)
+
+
+def _end(spec: ModelSpec, dense: tuple[DenseLayer, ...], device: Device) -> "EmbeddingEnd | None":
+    """Return what makes vectors of token states on the CPU; None for other tasks.
+
+    Other devices may compute in less than float32, which would round the vectors too.
+    """
+    from .graphs import EmbeddingEnd
+
+    on_cpu = device.provider.name == CPU_PROVIDER
+    return EmbeddingEnd(spec.pooling, dense) if spec.pooling and on_cpu else None
+
+
+def _rounded(graph: "Graph", device: Device) -> "Graph":
+    """Return a built graph in the precision that is asked of the graph itself."""
+    from .graphs.half import as_half
+
+    return as_half(graph) if device.graph_precision is Precision.FP16 else graph
+
+
+def _branches(device: Device) -> "Branches":
+    """Return the lengths at which a graph for a device branches."""
+    from .graphs import DEFAULT_BRANCHES, Branches
+
+    return DEFAULT_BRANCHES if device.provider.branches else Branches(whole=None)
 
 
 def _exits(spec: ModelSpec) -> tuple[int, ...]:
@@ -117,7 +187,9 @@ def _exits(spec: ModelSpec) -> tuple[int, ...]:
     return spec.layers if FAMILIES[spec.family].exits else ()
 
 
-def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
+def _opened(
+    graph: "Graph", shared: AdaptedWeights | None = None, *, pools: bool = False
+) -> OpenGraph:
     model = _as_model(graph)
     dtype = "+".join(_DTYPES[each] for each in graph.dtype.split("+"))
     return OpenGraph(
@@ -127,6 +199,7 @@ def _opened(graph: "Graph", shared: AdaptedWeights | None = None) -> OpenGraph:
         graph.position_limit,
         graph.type_vocab_size,
         dtype,
+        pools,
         shared,
     )
 
@@ -150,30 +223,41 @@ class Running:
     base_grown_bytes: int
 
 
-def open_runner(
+def open_model(
     spec: ModelSpec,
     opened: OpenGraph,
     device: Device,
     *,
     threads: int,
+    runs: int,
     bases: Shelf[Base],
     control: RunControl,
     ticket: Ticket,
 ) -> Running:
     """Open the graph on a device; the base of an adapter only if no other adapter has it open.
 
+    ``threads`` of one run, ``runs`` at a time.
+
     Raise as ``Runner`` does, DeadlineError while another load opens the same base.
     """
     weights = opened.shared
     if weights is None:
-        return Running(Runner(opened.model, device, threads=threads, control=control), None, 0)
+        runner = open_runner(
+            opened.model,
+            device,
+            threads=threads,
+            runs=runs,
+            weight_bytes=spec.weight_bytes,
+            control=control,
+        )
+        return Running(runner, None, 0)
     before = resident_bytes()
     identities = tuple(map(file_identity, spec.base_files))
-    key = (spec.model_folder, identities, device.place, threads)
-    make = partial(_open_base, spec, weights, device, threads, control)
+    computing = device.place, device.precision, device.arena_bytes, threads, runs > 1
+    key = (spec.model_folder, identities, computing)
+    make = partial(_open_base, spec, weights, device, threads, runs, control)
     base = bases.share(key, make, ticket)
     base_grown = max(0, resident_bytes() - before)
-    base.runner.require(device)
     head = None
     if spec.task is not Task.EMBEDDING:
         # What follows the one state of a text is too little work for more threads.
@@ -183,15 +267,34 @@ def open_runner(
 
 
 def _open_base(
-    spec: ModelSpec, weights: AdaptedWeights, device: Device, threads: int, control: RunControl
+    spec: ModelSpec,
+    weights: AdaptedWeights,
+    device: Device,
+    threads: int,
+    runs: int,
+    control: RunControl,
 ) -> Base:
     from .graphs import build_graph
 
     before = resident_bytes()
     # The whole model was compared with its weights when the adapter was.
     encoder = Adaptation(Part.ENCODER, spare=("*",))
-    graph = build_graph(spec.config, Task.EMBEDDING, weights.base, adaptation=encoder)
-    runner = Runner(_as_model(graph), device, threads=threads, control=control)
+    graph = build_graph(
+        spec.config,
+        Task.EMBEDDING,
+        weights.base,
+        fused=device.provider.fused,
+        branches=_branches(device),
+        adaptation=encoder,
+    )
+    runner = open_runner(
+        _as_model(_rounded(graph, device)),
+        device,
+        threads=threads,
+        runs=runs,
+        weight_bytes=spec.base_bytes,
+        control=control,
+    )
     return Base(
         folder=spec.model_folder,
         runner=runner,

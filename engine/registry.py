@@ -24,6 +24,7 @@ from .config import (
     Task,
 )
 from .counters import Call, Counters, Recorder
+from .devices import find_devices, require_one_runtime, require_working
 from .errors import (
     AlreadyExistsError,
     CancelledError,
@@ -36,7 +37,6 @@ from .errors import (
 from .inputs import Text
 from .log import Log
 from .model import Model, Shelves, load_model
-from .session import resolve_device
 from .stats import State, column, tabulate
 from .ticket import Ticket, Tickets
 from .watchdog import Watchdog
@@ -89,7 +89,9 @@ class Registry:
         Raise AlreadyExistsError if it runs with others, DeviceUnavailableError for a device
         that is not there, NotReadyError while a cleanup is under way.
         """
-        resolve_device(options.device)
+        devices = find_devices(options.device)
+        if len(devices) == 1:  # named: "auto" is decided with each model
+            require_working(devices[0])
         with self._changed:
             self._start(options)
 
@@ -97,6 +99,7 @@ class Registry:
         if self._stopping:
             raise NotReadyError("a cleanup is under way; wait for it and start again")
         if self._options is None:
+            require_one_runtime()
             self._options = options
             self.log.set_level(options.log_level)
         elif options != self._options:
@@ -259,8 +262,8 @@ class Registry:
             self.log.warning(f"model {name}: {warning}")
         self.log.info(
             f"model {name} loaded from {model.info.path} in {time.monotonic() - started:.2f} s: "
-            f"{model.spec.task.name}, {model.info.family}, {model.info.dtype}, "
-            f"{model.info.provider}"
+            f"{model.spec.task.name}, {model.info.family}, {model.info.dtype}, on "
+            f"{model.info.device} ({model.info.provider}) in {model.info.precision}"
         )
         return model
 
@@ -457,7 +460,7 @@ class Registry:
         with self._changed:
             entries = list(self._entries.values())
             loaded = [(e.name, e.model) for e in entries if e.model is not None]
-            models = [(e.handle, e.name, _task(e), e.state) for e in entries]
+            models = [(e.handle, e.name, _task(e), e.state, _device(e)) for e in entries]
             calls = [(e.handle, e.name, e.counters.snapshot()) for e in entries]
             calls.append((0, _CLOSED_NAME, self._closed.snapshot()))
             running = self._options is not None
@@ -483,6 +486,10 @@ def _folder_name(path: str) -> str:
 
 def _task(entry: _Entry) -> Task:
     return entry.model.spec.task if entry.model is not None else Task.AUTO
+
+
+def _device(entry: _Entry) -> str:
+    return entry.model.info.device if entry.model is not None else ""
 
 
 def _as(kind: type[Kind], result: results.Result) -> Kind:

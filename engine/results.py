@@ -188,6 +188,8 @@ class ModelInfo:
     file_sizes: Int64
     warnings: tuple[str, ...]
     json: str
+    device: str
+    precision: str
 
     @property
     def label_count(self) -> int:
@@ -257,6 +259,7 @@ class Stats:
     batch_rows: UInt64
     batch_rows_sum: UInt64
     padding_tokens: UInt64
+    model_device: tuple[str, ...]
 
     @property
     def model_count(self) -> int:

@@ -1,57 +1,33 @@
 """ONNX Runtime sessions: opened on the device that was asked for, verified, run."""
 
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from .batching import RunControl, RunStoppedError, Window
-from .errors import (
-    BadArtifactError,
-    DeviceUnavailableError,
-    InternalError,
-    InvalidArgumentError,
-    OutOfMemoryError,
-    SemanticError,
-)
-from .memory import MORE_THREADS, require_threads
+from .devices import provider_list, require_assigned, require_one_runtime
+from .errors import BadArtifactError
+from .memory import require_threads
+from .ort_messages import SILENT, load_error, run_error
+from .providers import CPU_PROVIDER, Device
 from .results import Float32
 from .tokenization import start_threads
 
-# Else ONNX Runtime, when it is imported, writes files into the user's cache folder and sends what
-# it did to its makers. Only who has set the variable already may want that.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-import onnxruntime as ort
-
 Output: TypeAlias = NDArray[np.generic]
 Feeds: TypeAlias = Mapping[str, Output]
-Values: TypeAlias = Mapping[str, ort.OrtValue]
+Value: TypeAlias = ort.OrtValue
+Values: TypeAlias = Mapping[str, Value]
 Answer = TypeVar("Answer")
 
-_TERMINATED = "terminate flag"
-_THREAD_REFUSED = "pthread_create failed"
-_OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
-# Where in its source a message comes from: file, line, and a function with its types.
-_PLACE = re.compile(r"/onnxruntime_src/\S+:[0-9]+ .*?\)(?: const)?(?: \[with [^]]*\])? ", re.DOTALL)
-_KIND = re.compile(r"\[ONNXRuntimeError\] : [0-9]+ : ([A-Z_]+) :")
-_OPERATOR = re.compile(r"while running (\w+) node")
-_SILENT = 4  # ONNX Runtime's "fatal": errors come as exceptions, not as lines on stderr
-
-# Operators that a device must run itself, or it was not worth asking for.
-_HEAVY = frozenset(
-    {
-        *("MatMul", "Gemm", "FusedMatMul", "MatMulInteger", "MatMulNBits", "QLinearMatMul"),
-        *("DynamicQuantizeMatMul", "FusedGemm", "Attention", "MultiHeadAttention"),
-        "GroupQueryAttention",
-    }
-)
+_FLOAT32 = np.dtype(np.float32)
+_LONGEST_MASK = 512
+_MASK = np.ones((1, _LONGEST_MASK), np.int64)
 
 # One Identity node on one float: the smallest model there is. tests/unit/test_session.py
 # builds it again and compares.
@@ -59,46 +35,6 @@ IDENTITY_MODEL = bytes.fromhex(
     "080812003a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a0208"
     "01620f0a0179120a0a08080112040a02080142040a00100d"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device as a caller names it, and the execution provider that drives it."""
-
-    name: str
-    provider: str
-    options: Mapping[str, str]
-
-    @property
-    def place(self) -> str:
-        """Name the device itself, also where "auto" has found it."""
-        return f"cuda:{self.options['device_id']}" if self.options else "cpu"
-
-
-# Kind of device → execution provider, best first: "auto" takes the first installed one.
-PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
-
-
-def resolve_device(name: str) -> Device:
-    """Resolve "auto", "cpu", "cuda" or "cuda:N".
-
-    Raise InvalidArgumentError for another name and DeviceUnavailableError for a device
-    whose provider is not installed.
-    """
-    installed = ort.get_available_providers()
-    form = re.fullmatch(r"(auto|cpu|cuda)(?:(?<=cuda):([0-9]+))?", name or "auto")
-    if form is None:
-        raise InvalidArgumentError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
-    kind, index = form.groups()
-    if kind == "auto":
-        kind = next(kind for kind, provider in PROVIDERS.items() if provider in installed)
-    provider = PROVIDERS[kind]
-    if provider not in installed:
-        raise DeviceUnavailableError(
-            f"device {name!r} needs ONNX Runtime's {provider}, and this installation has "
-            f"{', '.join(installed)}; install the GPU package or use cpu"
-        )
-    return Device(name or "auto", provider, {"device_id": index or "0"} if kind == "cuda" else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +76,7 @@ class Runner:
         threads: int,
         control: RunControl | None = None,
     ) -> None:
-        """Open the graph and verify that the device runs it.
+        """Open the graph and verify that the device runs all heavy operators of it.
 
         ``control`` lets others stop it; ONNX Runtime looks up between tensors, not while it folds
         constants.
@@ -149,24 +85,23 @@ class Runner:
         RunStoppedError, or DeviceUnavailableError naming the operators the device does not run.
         """
         control = control or RunControl(())
+        on_cpu = device.provider.name == CPU_PROVIDER
         options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
+        # Other providers have threads of their own, or none.
+        options.intra_op_num_threads = threads if on_cpu else 1
         options.inter_op_num_threads = 1
         # Without an arena the C heap is left in pieces: it grew by 720 MB in a call that needs 450,
         # and kept 550. Runs give back what they do not need (_run_options).
         options.enable_cpu_mem_arena = True
         options.enable_mem_pattern = False
         # Spinning burns the host's CPUs.
-        options.log_severity_level = _SILENT
+        options.log_severity_level = SILENT
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if graph.weights_folder is not None:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(graph.weights_folder)
             )
-        providers: list[tuple[str, dict[str, str]]] = [(device.provider, dict(device.options))]
-        if device.provider != "CPUExecutionProvider":
-            providers.append(("CPUExecutionProvider", {}))
         control.stop = partial(options.set_load_cancellation_flag, True)
         if control.stopped:
             raise RunStoppedError
@@ -174,53 +109,30 @@ class Runner:
         create = partial(
             ort.InferenceSession,
             sess_options=options,
-            providers=providers,
-            # From the CPU to the CPU it would print, and try the same once more.
-            enable_fallback=len(providers) > 1,
+            providers=provider_list(device, threads),
+            enable_fallback=False,  # it would print, and go on with the CPU
         )
         try:
             self._parts = [(part, create(part.model)) for part in graph.parts]
             self._session = create(graph.model)
         except Exception as error:
-            raise (RunStoppedError() if control.stopped else _load_error(error)) from None
+            raise (RunStoppedError() if control.stopped else load_error(error, device)) from None
         finally:
             control.stop = None
-        for session in self._sessions():
-            session.disable_fallback()
         self.inputs = graph.inputs
         self._outputs = [graph.output]
         self._idle_options: list[ort.RunOptions] = []
-        self.provider = device.provider
-        self.require(device)
-
-    def _sessions(self) -> list[ort.InferenceSession]:
-        return [*(session for _, session in self._parts), self._session]
-
-    def require(self, device: Device) -> None:
-        """Refuse a device that was named but runs less than all heavy operators."""
-        if device.name == "auto":
-            return
-        if any(device.provider not in each.get_providers() for each in self._sessions()):
-            raise DeviceUnavailableError(
-                f"ONNX Runtime could not start {device.provider} for device {device.name!r}; "
-                "check its driver and libraries, or use cpu"
-            )
-        elsewhere = {
-            f"{node.op_type} on {part.ep_name}"
-            for session in self._sessions()
-            for part in session.get_provider_graph_assignment_info()
-            if part.ep_name != device.provider
-            for node in part.get_nodes()
-            if node.op_type in _HEAVY
-        }
-        if elsewhere:
-            raise DeviceUnavailableError(
-                f"device {device.name!r} does not run all of the model: "
-                f"{', '.join(sorted(elsewhere))}; use cpu or a model for this device"
-            )
+        self._device = device
+        self.provider = device.provider.name
+        require_assigned(device, [*(session for _, session in self._parts), self._session])
 
     def run(self, feeds: Feeds, control: RunControl) -> Output:
         """Run the graph on its inputs as far as ``control`` says, unless and until it stops it."""
+        if self._device.provider.memory:
+            values = as_values(feeds)
+            value = self._controlled(partial(self._bound_output, values, control.layer), control)
+            found: Output = value.numpy()
+            return found
         return self._controlled(partial(self._output, feeds, control.layer), control)
 
     def _output(self, feeds: Feeds, layer: int, options: ort.RunOptions) -> Output:
@@ -236,10 +148,44 @@ class Runner:
         (found,) = self._session.run(self._outputs, feeds, options)
         return found
 
+    def _bound_output(self, values: Values, layer: int, options: ort.RunOptions) -> ort.OrtValue:
+        """Run as ``_output``, while what goes from part to part stays on the device."""
+        for part, session in self._parts:
+            ends = part.layer == layer
+            wanted = self._outputs[0] if ends else part.hidden
+            value = self._bound(session, wanted, values, options)
+            if ends:
+                return value
+            values = {name: values[name] for name in self.inputs} | {part.hidden: value}
+        return self._bound(self._session, self._outputs[0], values, options)
+
+    def _bound(
+        self, session: ort.InferenceSession, wanted: str, values: Values, options: ort.RunOptions
+    ) -> ort.OrtValue:
+        """Run with values that may lie on the device, where the answer then lies too."""
+        binding = session.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_output(wanted, self._device.provider.memory, self._device.index)
+        session.run_with_iobinding(binding, options)
+        (answer,) = binding.get_outputs()
+        return answer
+
     def run_values(self, values: Values, control: RunControl) -> ort.OrtValue:
         """Run a graph without exits with values that stay ONNX Runtime's own."""
+        if self._device.provider.memory:
+            bound = partial(self._bound, self._session, self._outputs[0], values)
+            return self._controlled(bound, control)
         run, outputs = self._session.run_with_ort_values, self._outputs
         return self._controlled(lambda options: run(outputs, values, options)[0], control)
+
+    def keep(self, arrays: Feeds) -> Values:
+        """Hand over arrays that many runs take: copied to the device if it has its own memory."""
+        memory = self._device.provider.memory
+        if not memory:
+            return as_values(arrays)
+        place = memory, self._device.index
+        return {n: ort.OrtValue.ortvalue_from_numpy(each, *place) for n, each in arrays.items()}
 
     def _controlled(self, run: Callable[[ort.RunOptions], Answer], control: RunControl) -> Answer:
         # Making one costs more than a run of a tiny model; a stopped one is not used again.
@@ -253,7 +199,7 @@ class Runner:
         try:
             output = run(options)
         except Exception as error:
-            raise _run_error(error) from None
+            raise run_error(error) from None
         finally:
             control.stop = None
         if not control.stopped:
@@ -309,6 +255,11 @@ class Session:
         output = self._runner.run(feeds, control)
         return _per_window(output, lengths, longest)
 
+    def _ones(self, rows: int, columns: int, dtype: str) -> NDArray[np.generic]:
+        if rows == 1 and columns <= _LONGEST_MASK and dtype == "int64":
+            return _MASK[:, :columns]  # to make one costs 40 µs after a run
+        return np.ones((rows, columns), dtype)
+
     def _feed(
         self,
         name: str,
@@ -319,7 +270,7 @@ class Session:
     ) -> NDArray[np.generic]:
         if name == "attention_mask":
             if min(lengths) == longest:
-                return np.ones((len(windows), longest), dtype)
+                return self._ones(len(windows), longest, dtype)
             return (np.arange(longest) < np.array(lengths)[:, None]).astype(dtype)
         if name == "position_ids":  # artifacts refuses families that do not count from 0
             positions = np.arange(longest, dtype=dtype)
@@ -337,22 +288,25 @@ class Session:
 
 def _run_options() -> ort.RunOptions:
     options = ort.RunOptions()
-    options.log_severity_level = _SILENT
+    options.log_severity_level = SILENT
     # Else the arena stays as large as the largest input ever seen.
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     return options
 
 
-def _per_window(output: NDArray[np.generic], lengths: Sequence[int], longest: int) -> list[Float32]:
+def _per_window(output: NDArray[Any], lengths: Sequence[int], longest: int) -> list[Float32]:
     shape = output.shape
     if len(shape) not in (2, 3) or shape[0] != len(lengths):
         raise BadArtifactError(
             f"the model's output has shape {list(shape)} for {len(lengths)} sequences of "
             f"{longest} tokens; expected [batch, width] or [batch, tokens, width]"
         )
-    values = output.astype(np.float32, copy=False)
+    values = output
+    if output.dtype is not _FLOAT32:  # one object for the type; to compare takes 40 µs after a run
+        with np.errstate(all="ignore"):  # what overflows is refused
+            values = output.astype(np.float32)
     if len(shape) == 2:
-        return list(values)
+        return [values[0]] if len(lengths) == 1 else list(values)
     if shape[1] != longest:
         raise BadArtifactError(
             f"the model's output has {shape[1]} positions for {longest} tokens; expected one each"
@@ -360,51 +314,15 @@ def _per_window(output: NDArray[np.generic], lengths: Sequence[int], longest: in
     return [values[index, :length] for index, length in enumerate(lengths)]
 
 
-def _memory_refused(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
-
-
-def _reason(error: Exception) -> str:
-    """Return ONNX Runtime's own reason on one line, without its prefix and its own places."""
-    text = _PLACE.sub("", str(error).replace("[ONNXRuntimeError] :", ""))
-    return " ".join(text.split())[:600]
-
-
-def _load_error(error: Exception) -> SemanticError:
-    if _THREAD_REFUSED in str(error):
-        return OutOfMemoryError(
-            f"the system refused a thread of the model; {MORE_THREADS}, or lower intra_op_threads"
-        )
-    if _memory_refused(error):
-        return OutOfMemoryError("the system refused the memory to load the model; free some")
-    return BadArtifactError(
-        f"ONNX Runtime refuses the model: {_reason(error)}; export or fetch it again"
-    )
-
-
-def _run_error(error: Exception) -> Exception:
-    if _TERMINATED in str(error):
-        return RunStoppedError()
-    if _memory_refused(error):
-        return OutOfMemoryError("the system refused the memory of a run; send shorter texts")
-    # The rest may quote numbers, and numbers may be tokens of the caller's text.
-    kind = _KIND.search(str(error))
-    operators = " > ".join(_OPERATOR.findall(str(error)))
-    return InternalError(
-        f"ONNX Runtime failed in a run: {kind[1] if kind else type(error).__name__} in "
-        f"{operators or 'no operator that it names'}; the model cannot score this text, check its "
-        "export"
-    )
-
-
 def first_run() -> None:
     """Run ONNX Runtime and start the threads of the tokenizers library.
 
-    Their process-wide state exists from here on. Raise OutOfMemoryError if threads are refused.
+    Their process-wide state exists from here on. Raise OutOfMemoryError if threads are refused,
+    InterpreterError if packages of ONNX Runtime lie over one another.
     """
+    require_one_runtime()
     start_threads()
-    device = resolve_device("cpu")
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    session = ort.InferenceSession(IDENTITY_MODEL, options, providers=[device.provider])
+    session = ort.InferenceSession(IDENTITY_MODEL, options, providers=[CPU_PROVIDER])
     session.run(None, {"x": np.ones(1, np.float32)})

@@ -25,16 +25,16 @@ def column(values: Iterable[int]) -> UInt64:
 
 def tabulate(
     running: bool,
-    models: Sequence[tuple[int, str, Task, State]],
+    models: Sequence[tuple[int, str, Task, State, str]],
     calls: Sequence[tuple[int, str, Mapping[Call, CallCounters]]],
     memory: Sequence[tuple[str, int]],
 ) -> Stats:
     """Lay out the statistics in columns.
 
-    ``models``: handle, name, task, state; ``calls``: handle, name and counters of each model;
-    ``memory``: owner and bytes.
+    ``models``: handle, name, task, state, device; ``calls``: handle, name and counters of each
+    model; ``memory``: owner and bytes.
     """
-    states = [state for _, _, _, state in models]
+    states = [state for _, _, _, state, _ in models]
     entries = [
         (handle, name, call, counters)
         for handle, name, by_call in calls
@@ -55,9 +55,9 @@ def tabulate(
         models_loading=states.count(State.LOADING),
         models_ready=states.count(State.READY),
         models_stopping=states.count(State.STOPPING),
-        model_id=column(handle for handle, _, _, _ in models),
-        model_name=tuple(name for _, name, _, _ in models),
-        model_task=np.array([task for _, _, task, _ in models], np.int32),
+        model_id=column(handle for handle, *_ in models),
+        model_name=tuple(name for _, name, *_ in models),
+        model_task=np.array([task for _, _, task, *_ in models], np.int32),
         model_state=np.array(states, np.int32),
         call_model_id=column(handle for handle, _, _, _ in entries),
         call_model_name=tuple(name for _, name, _, _ in entries),
@@ -84,4 +84,5 @@ def tabulate(
         batch_rows=buckets(lambda c: c.batch_rows),
         batch_rows_sum=counted(lambda c: int(c.batch_rows.total)),
         padding_tokens=counted(lambda c: c.padding_tokens),
+        model_device=tuple(device for *_, device in models),
     )

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from . import results
 from .batching import Work
 from .config import DEFAULT_RUN_OPTIONS, LongText, Output, RunOptions, Shorten, Task
@@ -20,6 +18,7 @@ from .inputs import Policy, Prepared, Row, Text, prepare
 from .model import Model
 from .results import Float32
 from .ticket import Ticket
+from .windows import Window
 
 # Which calls an option belongs to; elsewhere it would be silently ignored, so it is refused.
 _CALLS_OF_OPTION: Mapping[str, frozenset[Call]] = {
@@ -107,10 +106,8 @@ def answer(model: Model, request: Request) -> results.Result:
     request.record.ended(Phase.TOKENIZE)
     if request.call is Call.COUNT_TOKENS:
         return decode_counts(model, rows)
-    # Numbers that overflow fail their row; numpy would print, or raise if the host says so.
-    with np.errstate(all="ignore"):
-        outputs = _score(model, rows, request)
-        return _DECODERS[request.call](model, request.options, rows, outputs)
+    outputs = _score(model, rows, request)
+    return _DECODERS[request.call](model, request.options, rows, outputs)
 
 
 def _prepare(model: Model, request: Request) -> list[Row]:
@@ -150,10 +147,13 @@ def _prompt(model: Model, options: RunOptions) -> str:
     return prompts[name]
 
 
-def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32]]:
+def _score(model: Model, rows: list[Row], request: Request) -> list[Sequence[Float32]]:
     """Score all windows; a row whose window failed is replaced by its error in ``rows``."""
-    windows = [window for row in rows if isinstance(row, Prepared) for window in row.plan.windows]
-    outputs: list[list[Float32]] = [[] for _ in rows]
+    windows: list[Window] = []
+    for row in rows:
+        if isinstance(row, Prepared):
+            windows += row.plan.windows
+    outputs: list[Sequence[Float32]] = [()] * len(rows)
     if not windows:
         return outputs
     layer = request.options.layer
@@ -169,15 +169,14 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[list[Float32
     for index, row in enumerate(rows):
         if not isinstance(row, Prepared):
             continue
-        end = position + len(row.plan.windows)
-        failed = next((error for error in work.errors[position:end] if error is not None), None)
-        scored = [output for output in work.outputs[position:end] if output is not None]
-        position = end
-        if failed is not None:
+        span = slice(position, position + len(row.plan.windows))
+        position = span.stop
+        if any(work.errors[span]):
+            failed = next(error for error in work.errors[span] if error is not None)
             # Rows may share an error; each gets its own, with its own index.
             rows[index] = failed.detached()
         else:
-            outputs[index] = scored
+            outputs[index] = [output for output in work.outputs[span] if output is not None]
     return outputs
 
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
@@ -60,8 +61,7 @@ class Layout:
         return self.before + self.between + self.after
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class Encoded(NamedTuple):
     """One whole encoding: ``ids`` and ``type_ids`` int64[tokens], special tokens included.
 
     ``first`` and ``second`` are the half-open token ranges of the two texts; ``second`` is None
@@ -73,7 +73,7 @@ class Encoded:
     type_ids: IntArray
     first: Span
     second: Span | None = None
-    source: tokenizers.Encoding | None = field(default=None, repr=False)
+    source: tokenizers.Encoding | None = None
 
     @property
     def token_count(self) -> int:
@@ -112,12 +112,14 @@ class Encoded:
 class Tokenizer:
     """A loaded tokenizer; safe to use from any number of threads.
 
-    ``vocab_size`` is the largest id + 1, added tokens included. ``pad_id`` is the id of the
-    file's padding section, else of a token named ``[PAD]`` or ``<pad>``, else None. ``pair`` is
-    None where the file has no usable template for two texts.
+    ``typed``: tokens of a single text are not all of type 0. ``vocab_size`` is the largest id + 1,
+    added tokens included. ``pad_id`` is the id of the file's padding section, else of a token named
+    ``[PAD]`` or ``<pad>``, else None. ``pair`` is None where the file has no usable template for
+    two texts.
     """
 
     backend: tokenizers.Tokenizer = field(repr=False)
+    typed: bool
     vocab_size: int
     pad_id: int | None
     single: Layout
@@ -146,8 +148,11 @@ class Tokenizer:
 
         Raise BadArtifactError if the tokenizer fails on a text, OutOfMemoryError.
         """
-        encodings = self._run(texts, offsets)
-        return [_encoded(source, self._only(source), None, offsets) for source in encodings]
+        before, after = self.single.before, self.single.after
+        return [
+            _encoded(source, (before, len(source) - after), None, offsets, self.typed)
+            for source in self._run(texts, offsets)
+        ]
 
     def encode_pairs(
         self, left: Sequence[str], right: Sequence[str], offsets: bool
@@ -174,7 +179,8 @@ class Tokenizer:
         for source, text in zip(self._run(inputs, offsets), right, strict=True):
             count = len(source)
             if not text:
-                result.append(_encoded(source, self._only(source), (count, count), offsets))
+                first = self.single.before, count - self.single.after
+                result.append(_encoded(source, first, (count, count), offsets))
                 continue
             end = count - after
             try:
@@ -184,16 +190,16 @@ class Tokenizer:
             result.append(_encoded(source, (before, start - between), (start, end), offsets))
         return result
 
-    def _only(self, source: tokenizers.Encoding) -> Span:
-        """Return the token range of a text that stands alone."""
-        return self.single.before, len(source) - self.single.after
-
     def _run(
         self, inputs: Sequence[str] | Sequence[str | tuple[str, str]], offsets: bool
     ) -> list[tokenizers.Encoding]:
-        characters = sum(
-            len(each) if isinstance(each, str) else sum(map(len, each)) for each in inputs
-        )
+        only = inputs[0] if len(inputs) == 1 else None
+        if isinstance(only, str):
+            characters = len(only)
+        else:
+            characters = sum(
+                len(each) if isinstance(each, str) else sum(map(len, each)) for each in inputs
+            )
         require_bytes(
             _MEMORY_PER_CALL + _MEMORY_PER_TEXT * len(inputs) + _MEMORY_PER_CHARACTER * characters,
             "to turn the texts into tokens",
@@ -203,8 +209,8 @@ class Tokenizer:
         # and is else equal.
         backend = self.backend
         try:
-            if characters <= _SHORT_CHARACTERS and len(inputs) == 1 and isinstance(inputs[0], str):
-                return [backend.encode(inputs[0])]
+            if characters <= _SHORT_CHARACTERS and isinstance(only, str):
+                return [backend.encode(only)]
             return backend.encode_batch(inputs) if offsets else backend.encode_batch_fast(inputs)
         except BaseException as error:
             if not _is_library_fault(error):
@@ -269,7 +275,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         vocab_size = _vocab_size(backend)
-        single, pair = _read_layouts(backend)
+        single, pair, typed = _read_layouts(backend)
     except BaseException as error:
         if not _is_library_fault(error):
             raise
@@ -285,7 +291,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     else:
         named = map(backend.token_to_id, _PAD_TOKENS)
         found = [number for number in named if number is not None]
-    return Tokenizer(backend, vocab_size, found[0] if found else None, single, pair)
+    return Tokenizer(backend, typed, vocab_size, found[0] if found else None, single, pair)
 
 
 def to_byte_offsets(text: str, offsets: IntArray) -> IntArray:
@@ -308,11 +314,19 @@ def _alone(source: tokenizers.Encoding) -> AbstractContextManager[object]:
 
 
 def _encoded(
-    source: tokenizers.Encoding, first: Span, second: Span | None, offsets: bool
+    source: tokenizers.Encoding, first: Span, second: Span | None, offsets: bool, typed: bool = True
 ) -> Encoded:
-    with _alone(source):
-        ids, type_ids = np.array(source.ids, np.int64), np.array(source.type_ids, np.int64)
+    if len(source) > _LONG_TOKENS:
+        with _COPYING:
+            ids, type_ids = _copied(source, typed)
+    else:
+        ids, type_ids = _copied(source, typed)
     return Encoded(ids, type_ids, first, second, source if offsets else None)
+
+
+def _copied(source: tokenizers.Encoding, typed: bool) -> tuple[IntArray, IntArray]:
+    ids = np.array(source.ids, np.int64)
+    return ids, np.array(source.type_ids, np.int64) if typed else np.zeros(len(ids), np.int64)
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:
@@ -327,8 +341,10 @@ def _vocab_size(backend: tokenizers.Tokenizer) -> int:
     return max(backend.get_vocab(True).values(), default=-1) + 1
 
 
-def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout | None]:
+def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout | None, bool]:
     """Read the templates for one and for two texts by post-processing two made-up tokens.
+
+    The third value tells whether the tokens of the first are not all of type 0.
 
     None stands for a template that lacks a text, repeats one, swaps the two, or, for pairs, does
     not tell them apart in its sequence ids.
@@ -347,7 +363,7 @@ def _read_layouts(backend: tokenizers.Tokenizer) -> tuple[Layout | None, Layout 
         parts = [part for part in two.sequence_ids if part is not None]
         if left < right and parts == [0, 1] and two.sequence_ids[right] == 1:
             pair = Layout(left, right - left - 1, len(two.ids) - right - 1)
-    return single, pair
+    return single, pair, any(one.type_ids)
 
 
 def _is_library_fault(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ for c of them and an overlap of o, windows start at 0, c − o, 2(c − o), … 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ _UNBOUNDED = 1 << 62
 _ORDINAL = {Shorten.FIRST: "first", Shorten.SECOND: "second"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class Window(NamedTuple):
     """One input of the model: ``ids`` and ``type_ids`` int64[tokens].
 
     It covers the content tokens [start, end) of the shortened part, counted from that part's
@@ -38,8 +37,7 @@ class Window:
     other_position: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowPlan:
+class WindowPlan(NamedTuple):
     """The windows of one text in order of their start, and what they cover.
 
     ``token_count`` counts the whole encoding, special tokens included; ``scored_token_count`` the

@@ -8,9 +8,10 @@ needs no code here.
 import ctypes
 import struct
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
@@ -35,13 +36,13 @@ FIRST_SIZES = {
 }
 
 _NUMBERS = {
-    "size_t": ("Q", np.uint64),
-    "uint64_t": ("Q", np.uint64),
-    "int64_t": ("q", np.int64),
-    "int32_t": ("i", np.int32),
-    "uint8_t": ("B", np.uint8),
-    "float": ("f", np.float32),
-    "double": ("d", np.float64),
+    "size_t": ("Q", np.dtype(np.uint64)),
+    "uint64_t": ("Q", np.dtype(np.uint64)),
+    "int64_t": ("q", np.dtype(np.int64)),
+    "int32_t": ("i", np.dtype(np.int32)),
+    "uint8_t": ("B", np.dtype(np.uint8)),
+    "float": ("f", np.dtype(np.float32)),
+    "double": ("d", np.dtype(np.float64)),
 }
 
 
@@ -143,136 +144,95 @@ def _enum_of(hint: Any) -> type[IntEnum] | None:
 class _Field(NamedTuple):
     """How one field is written.
 
-    ``kind``: "size" (struct_size), "later" (left at zero), "number", "text", "texts", "array"
-    or "struct". ``code`` and ``dtype`` are those of an array's items, ``nested`` the layout of
-    the struct that the field points to.
+    ``kind``: "number", "text", "texts" or "array". ``code`` and ``dtype`` are those of an array's
+    items. ``position``: among the values of the layout; a text has two, pointer and length.
     """
 
-    name: str
+    position: int
     kind: str
-    code: str = ""
-    dtype: Any = None
-    nested: "_Layout | None" = None
+    code: str
+    dtype: Any
 
 
 class _Layout(NamedTuple):
-    """How a result struct is written: one ``pack`` of all its fields, padding included."""
+    """How a result is written: its struct, those it points to, and then what is of any length.
+
+    ``pack`` writes all structs at once, padding included, from ``values``, of which ``pointers``
+    are the positions of those that hold offsets in the block. ``read`` gets the contents of
+    ``fields`` from a result.
+    """
 
     pack: struct.Struct
+    values: tuple[int, ...]
+    pointers: tuple[int, ...]
     fields: tuple[_Field, ...]
+    read: Callable[[object], tuple[Any, ...]]
 
 
-def _layout(ffi: FFI, ctype: CData, filled_later: Collection[str] = ()) -> _Layout:
-    packing, fields, end = "=", [], 0
-    for name, declared in ctype.fields:
-        field = _field(ffi, name, declared.type, filled_later)
-        code = {"text": "QQ", "number": field.code}.get(field.kind, "Q")
-        packing += f"{declared.offset - end}x{code}"
-        end = declared.offset + ffi.sizeof(declared.type)
-        fields.append(field)
-    packing += f"{ffi.sizeof(ctype) - end}x"
-    return _Layout(struct.Struct(packing), tuple(fields))
+class _LayoutBuilder:
+    """Works out the layout of one result struct."""
 
+    def __init__(self, ffi: FFI, ctype: CData, filled_later: Collection[str]) -> None:
+        self._ffi = ffi
+        self._later = filled_later
+        self._packing = "="
+        self._end = 0
+        self._values: list[int] = []
+        self._pointers: list[int] = []
+        self._fields: list[_Field] = []
+        self._names: list[str] = []
+        pending: list[tuple[CData, str, int | None]] = [(ctype, "", None)]
+        for each in pending:
+            pending += self._add(*each)
 
-def _field(ffi: FFI, name: str, ctype: CData, filled_later: Collection[str]) -> _Field:
-    if name == "struct_size":
-        return _Field(name, "size")
-    if name in filled_later:
-        return _Field(name, "later")
-    if ctype.kind == "struct":
-        return _Field(name, "text")
-    if ctype.kind != "pointer":
-        return _Field(name, "number", _NUMBERS[ctype.cname][0])
-    if ctype.item == ffi.typeof("semantic_text"):
-        return _Field(name, "texts")
-    if ctype.item.kind == "struct":
-        return _Field(name, "struct", nested=_layout(ffi, ctype.item))
-    return _Field(name, "array", *_NUMBERS[ctype.item.cname])
+    def layout(self) -> _Layout:
+        """Return it."""
+        read = attrgetter(*self._names)
+        pack = struct.Struct(self._packing)
+        return _Layout(pack, tuple(self._values), tuple(self._pointers), tuple(self._fields), read)
 
-
-class _Block:
-    """A result on its way into C: parts with their offsets, then addresses, then the bytes."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.parts: list[tuple[int, Any]] = []
-        self.structs: list[tuple[int, _Layout, list[Any], list[int]]] = []
-        self.text_tables: list[tuple[int, list[int], int]] = []
-
-    def _reserve(self, length: int) -> int:
-        start = self.size
-        self.size = (start + length + 7) & ~7
-        return start
-
-    def _add(self, data: Any, length: int) -> int:
-        start = self._reserve(length)
-        self.parts.append((start, data))
-        return start
-
-    def add_struct(self, value: object, layout: _Layout) -> int:
-        """Place a struct and all it points to; return its offset."""
-        start = self._reserve(layout.pack.size)
-        values: list[Any] = []
-        pointers: list[int] = []  # positions in values that hold offsets so far
-        for name, kind, code, dtype, nested in layout.fields:
+    def _add(
+        self, ctype: CData, owner: str, pointer: int | None
+    ) -> list[tuple[CData, str, int | None]]:
+        """Add a struct, to which the value at ``pointer`` points; return those it points to."""
+        start = self._end
+        nested: list[tuple[CData, str, int | None]] = []
+        if pointer is not None:
+            self._values[pointer] = start
+            self._pointers.append(pointer)
+        for name, declared in ctype.fields:
+            of, position = declared.type, len(self._values)
+            self._packing += f"{start + declared.offset - self._end}x"
+            self._end = start + declared.offset + self._ffi.sizeof(of)
+            kind, code, dtype = self._kind(name, of)
+            self._packing += {"text": "QQ", "number": code}.get(kind, "Q")
+            self._values += (0, 0) if kind == "text" else (0,)
             if kind == "size":
-                values.append(layout.pack.size)
-                continue
-            if kind == "later":
-                values.append(0)
-                continue
-            content = getattr(value, name)
-            if kind == "number":
-                values.append(content)
-                continue
-            if content is None or (kind in ("array", "texts") and not len(content)):
-                values.append(0)  # NULL
-                continue
-            pointers.append(len(values))
-            if kind == "array":
-                values.append(self._add_array(content, code, dtype))
-            elif kind == "texts":
-                values.append(self._add_texts(content))
-            elif kind == "text":
-                data = content.encode()
-                values += self._add(data + b"\0", len(data) + 1), len(data)
-            elif nested is not None:
-                values.append(self.add_struct(content, nested))
-        self.structs.append((start, layout, values, pointers))
-        return start
+                self._values[position] = self._ffi.sizeof(ctype)
+            elif kind == "struct":
+                nested.append((of.item, f"{owner}{name}.", position))
+            elif kind != "later":
+                self._fields.append(_Field(position, kind, code, dtype))
+                self._names.append(owner + name)
+        size = self._ffi.sizeof(ctype) + 7 & ~7
+        self._packing += f"{start + size - self._end}x"
+        self._end = start + size
+        return nested
 
-    def _add_array(self, content: Any, code: str, dtype: Any) -> int:
-        if isinstance(content, tuple):
-            packed = struct.pack(f"{len(content)}{code}", *content)
-            return self._add(packed, len(packed))
-        if content.dtype != dtype or not content.flags.c_contiguous:
-            content = np.ascontiguousarray(content, dtype)
-        data = content.data.cast("B")
-        return self._add(data, len(data))
-
-    def _add_texts(self, texts: Sequence[str]) -> int:
-        encoded = [text.encode() for text in texts]
-        pool = b"\0".join(encoded) + b"\0"
-        lengths = list(map(len, encoded))
-        table = self._reserve(16 * len(lengths))
-        self.text_tables.append((table, lengths, self._add(pool, len(pool))))
-        return table
-
-    def write(self, memory: Any, base: int) -> None:
-        """Write everything to ``memory``, which begins at address ``base``."""
-        for start, layout, values, pointers in self.structs:
-            for position in pointers:
-                values[position] += base
-            layout.pack.pack_into(memory, start, *values)
-        for start, lengths, pool in self.text_tables:
-            address = base + pool
-            entries: list[int] = []
-            for length in lengths:
-                entries += address, length
-                address += length + 1
-            struct.pack_into(f"{len(entries)}Q", memory, start, *entries)
-        for start, data in self.parts:
-            memory[start : start + len(data)] = data
+    def _kind(self, name: str, ctype: CData) -> tuple[str, str, Any]:
+        if name == "struct_size":
+            return "size", "", None
+        if name in self._later:
+            return "later", "", None
+        if ctype.kind == "struct":
+            return "text", "", None
+        if ctype.kind != "pointer":
+            return "number", *_NUMBERS[ctype.cname]
+        if ctype.item == self._ffi.typeof("semantic_text"):
+            return "texts", "", None
+        if ctype.item.kind == "struct":
+            return "struct", "", None
+        return "array", *_NUMBERS[ctype.item.cname]
 
 
 class ResultCodec:
@@ -284,7 +244,7 @@ class ResultCodec:
         """Work out the layout of each struct; ``filled_later`` are fields left at zero here."""
         self._ffi = ffi
         self._layouts = {
-            python: _layout(ffi, ffi.typeof(ctype), filled_later)
+            python: _LayoutBuilder(ffi, ffi.typeof(ctype), filled_later).layout()
             for python, ctype in structs.items()
         }
         # A call through cffi gives up the interpreter lock and may wait milliseconds to get
@@ -293,12 +253,64 @@ class ResultCodec:
         self._allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(address)
 
     def encode(self, result: object) -> CData:
-        """Copy a result into a new block and return its ``void *``."""
-        block = _Block()
-        block.add_struct(result, self._layouts[type(result)])
-        base = self._allocate(block.size)
+        """Copy a result into a new block and return its ``void *``.
+
+        One pass finds out where everything goes, a second one writes it.
+        """
+        layout = self._layouts[type(result)]
+        values, pointers = list(layout.values), list(layout.pointers)
+        parts: list[tuple[int, int, Any]] = []
+        tables: list[tuple[int, int, list[int]]] = []  # where it and its texts begin, their sizes
+        end = layout.pack.size
+        for (position, kind, code, dtype), content in zip(
+            layout.fields, layout.read(result), strict=True
+        ):
+            if kind == "number":
+                values[position] = content
+                continue
+            if content is None or (kind != "text" and not len(content)):
+                continue  # NULL
+            pointers.append(position)
+            values[position] = end
+            if kind == "array":
+                data, size = _as_buffer(content, code, dtype)
+            elif kind == "text":
+                data = content.encode() + b"\0"
+                size = len(data)
+                values[position + 1] = size - 1
+            else:
+                encoded = [text.encode() for text in content]
+                data = b"\0".join(encoded) + b"\0"
+                size = len(data)
+                table, end = end, end + 16 * len(encoded)
+                tables.append((table, end, list(map(len, encoded))))
+            parts.append((end, end + size, data))
+            end += size + 7 & ~7
+        base = self._allocate(end)
         if not base:
-            raise OutOfMemoryError(f"no memory for a result of {block.size} bytes; send fewer rows")
+            raise OutOfMemoryError(f"no memory for a result of {end} bytes; send fewer rows")
+        for position in pointers:
+            values[position] += base
         pointer = self._ffi.cast("char *", base)
-        block.write(self._ffi.buffer(pointer, block.size), base)
+        memory = self._ffi.buffer(pointer, end)
+        layout.pack.pack_into(memory, 0, *values)
+        for table, start, lengths in tables:
+            address = base + start
+            entries: list[int] = []
+            for length in lengths:
+                entries += address, length
+                address += length + 1
+            struct.pack_into(f"{len(entries)}Q", memory, table, *entries)
+        for start, stop, data in parts:
+            memory[start:stop] = data
         return pointer
+
+
+def _as_buffer(content: Any, code: str, dtype: Any) -> tuple[Any, int]:
+    """Return the memory of a column, and how many bytes it has; a tuple's is new."""
+    if isinstance(content, tuple):
+        packed = struct.pack(f"{len(content)}{code}", *content)
+        return packed, len(packed)
+    if content.dtype is not dtype or not content.flags.c_contiguous:
+        content = np.ascontiguousarray(content, dtype)
+    return content, content.nbytes

@@ -119,7 +119,8 @@ enum {
 
 typedef int32_t semantic_precision;
 enum {
-    SEMANTIC_PRECISION_AUTO = 0, /* as the model folder says */
+    SEMANTIC_PRECISION_AUTO = 0, /* as the model folder says; what is built from safetensors
+                                     computes in fp32 */
     SEMANTIC_PRECISION_FP32 = 1,
     SEMANTIC_PRECISION_FP16 = 2,
     SEMANTIC_PRECISION_BF16 = 3,
@@ -153,9 +154,14 @@ enum {
 
 typedef struct semantic_init_options {
     size_t struct_size;
-    const char *device;       /* "auto" (default), "cpu", "cuda", "cuda:N" */
+    const char *device;       /* "auto" (default): for each model the first that works of cuda,
+                                 openvino, cpu, as far as this ONNX Runtime has them; or "cpu",
+                                 "openvino", "cuda", "cuda:N", "tensorrt", "tensorrt:N": all
+                                 products and attention of a model run there, or the load is
+                                 DEVICE_UNAVAILABLE with the reason */
     const char *environment;  /* folder of the Python environment; fixed once Python runs */
-    int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process */
+    int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process. Where runs
+                                 meet, models of up to 256 MiB use one thread each */
     int32_t parallel_runs;    /* runs at a time per model; default: the CPUs of the process */
     int64_t queue_rows;       /* waiting rows per model (a long text counts once per window);
                                  default 65,536 */
@@ -186,7 +192,8 @@ typedef struct semantic_load_options {
     size_t struct_size;
     const char *name;             /* default: base name of the resolved folder */
     semantic_task task;           /* must agree with the folder */
-    semantic_precision precision; /* one the provider cannot run is UNSUPPORTED */
+    semantic_precision precision; /* fp32 and int8 on cpu, fp32 and bf16 on openvino, fp32 and fp16
+                                     on cuda and tensorrt; another one is UNSUPPORTED */
     const char *device;           /* default: that of semantic_init */
     int64_t max_tokens;           /* longest text or window that is scored; default: the
                                      smallest length that the folder declares; at most the
@@ -205,10 +212,12 @@ typedef struct semantic_load_options {
     int64_t queue_tokens;         /* default: that of semantic_init */
     int64_t timeout_ms;           /* 0: none; looked at between the steps of a load */
     semantic_adapter_mode adapter_mode; /* adapter folders only */
+    int64_t arena_bytes;                /* the most that the model takes of the memory of a cuda
+                                           device, or of workspace for tensorrt; default 4 GiB */
 } semantic_load_options;
 
 #define SEMANTIC_LOAD_OPTIONS_INIT                                                                 \
-    {sizeof(semantic_load_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0, 0}
+    {sizeof(semantic_load_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0, 0, 0}
 
 /* Load a model from a folder: verify its files, compare labels with the head,
  * open it on the device, run a self-test, then publish it. Whole or not at all.
@@ -272,6 +281,8 @@ typedef struct semantic_model_info {
     size_t warning_count;
     const semantic_text *warnings; /* what was odd about the folder */
     semantic_text json;            /* all of it, as a JSON object */
+    semantic_text device;          /* where it runs: "cpu", "openvino", "cuda:0" */
+    semantic_text precision;       /* what it computes in: "fp32", "bf16" */
 } semantic_model_info;
 
 SEMANTIC_API semantic_status semantic_get_model_info(semantic_model model,
@@ -529,6 +540,8 @@ typedef struct semantic_stats {
     const uint64_t *batch_rows;     /* runs by their texts and windows, [entry][bucket] */
     const uint64_t *batch_rows_sum; /* texts and windows of all runs, [entry] */
     const uint64_t *padding_tokens; /* computed beside those scored, [entry] */
+
+    const semantic_text *model_device; /* as model_id: where it runs; empty while it loads */
 } semantic_stats;
 
 /* Before the first start all numbers are zero, and Python is not started. */

@@ -1,12 +1,12 @@
 """Make a Python environment with the pinned requirements of pyproject.toml.
 
-usage: setup_env.py [--installed] ENVIRONMENT
+usage: setup_env.py [--installed] [--provider GROUP] ENVIRONMENT
 
 Run with a Python that tools/check_python.py accepts. Without an option ENVIRONMENT is one to
 develop in: run-time and development requirements, and ``libsemantic`` as links to the sources. It
 is left alone while its stamp matches the requirements and the Python, so a second run costs nothing
 and asks no network. With --installed it is made anew, with the run-time requirements and a copy of
-the project.
+the project. With --provider the package of that dependency group stands in place of onnxruntime.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("engine", "ffi")
+RUNTIME = "onnxruntime=="  # begins the requirement that the one of a provider replaces
 STAMP = ".libsemantic"
 UNFINISHED = "unfinished\n"
 IDENTITY_PROGRAM = "import sys, pip; print(sys.version, sys.base_prefix)"
@@ -41,16 +42,24 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def read_requirements(pyproject: Path, *, development: bool) -> tuple[str, ...]:
+def read_requirements(pyproject: Path, *, development: bool, provider: str = "") -> tuple[str, ...]:
     """Return the pinned requirements in the order of pyproject.toml.
 
-    Development adds the group ``dev`` (dependency groups, PEP 735). Raises SetupError for an entry
+    Development adds the group ``dev`` (dependency groups, PEP 735); the group ``provider``, if it
+    is given, replaces onnxruntime. Raises SetupError for a group that is not there and for an entry
     that is no plain requirement.
     """
     table = tomllib.loads(pyproject.read_text(encoding="utf-8"))
     entries: list[object] = list(table["project"]["dependencies"])
+    groups = table["dependency-groups"]
+    if provider:
+        known = sorted(groups.keys() - {"dev"})
+        if provider not in known:
+            raise SetupError(f"provider {provider!r} is not known; known are {', '.join(known)}")
+        entries = [each for each in entries if not str(each).startswith(RUNTIME)]
+        entries += groups[provider]
     if development:
-        entries += table["dependency-groups"]["dev"]
+        entries += groups["dev"]
     requirements = tuple(entry for entry in entries if isinstance(entry, str))
     if len(requirements) != len(entries):
         raise SetupError(f"{pyproject} includes a group in a group; list its requirements instead")
@@ -116,9 +125,10 @@ def link_sources(environment: Path) -> None:
         link.symlink_to(target)
 
 
-def develop(environment: Path) -> None:
+def develop(environment: Path, provider: str) -> None:
     """Bring an environment for development up to date."""
-    requirements = read_requirements(ROOT / "pyproject.toml", development=True)
+    pyproject = ROOT / "pyproject.toml"
+    requirements = read_requirements(pyproject, development=True, provider=provider)
     stamp = environment / STAMP
     wanted = stamp_text(requirements)
     if not belongs_to_this_python(environment):
@@ -132,13 +142,14 @@ def develop(environment: Path) -> None:
     link_sources(environment)
 
 
-def install(environment: Path) -> None:
+def install(environment: Path, provider: str) -> None:
     """Make an environment to run from, with a copy of the project."""
     if environment.exists() and not (environment / STAMP).exists():
         raise SetupError(
             f"{environment} exists and is not libsemantic's; choose another PREFIX or delete it"
         )
-    requirements = read_requirements(ROOT / "pyproject.toml", development=False)
+    pyproject = ROOT / "pyproject.toml"
+    requirements = read_requirements(pyproject, development=False, provider=provider)
     create(environment)
     say(f"installing {len(requirements)} pinned requirements into {environment}")
     pip_install(environment, *requirements)
@@ -162,13 +173,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make a Python environment for libsemantic.")
     parser.add_argument("environment", type=Path, help="folder of the environment")
     parser.add_argument("--installed", action="store_true", help="to run from, not to develop in")
+    parser.add_argument("--provider", default="", help="openvino or gpu, in place of onnxruntime")
     arguments = parser.parse_args()
     environment: Path = arguments.environment
     try:
         if arguments.installed:
-            install(environment.absolute())
+            install(environment.absolute(), arguments.provider)
         else:
-            develop(environment)
+            develop(environment, arguments.provider)
     except (SetupError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -18,13 +18,22 @@ from .config_values import read
 from .deberta import build_deberta
 from .distilbert import build_distilbert
 from .electra import build_electra
+from .embedding_end import EmbeddingEnd, end_embedding
 from .finished import Graph, Head
 from .gemma3 import build_gemma3
 from .modernbert import build_modernbert
 from .qwen3 import build_qwen3
 from .roberta import build_roberta
 
-__all__ = ["FAMILIES", "Branches", "Family", "Graph", "build_graph"]
+__all__ = [
+    "DEFAULT_BRANCHES",
+    "FAMILIES",
+    "Branches",
+    "EmbeddingEnd",
+    "Family",
+    "Graph",
+    "build_graph",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +157,7 @@ def build_graph(
     branches: Branches = DEFAULT_BRANCHES,
     exits: tuple[int, ...] = (),
     adaptation: Adaptation = UNADAPTED,
+    end: EmbeddingEnd | None = None,
 ) -> Graph:
     """Build the graph of a model for one task.
 
@@ -155,7 +165,8 @@ def build_graph(
     ``fused`` the graph holds com.microsoft operators, else only standard ones.
     ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
     layers, in rising order and less than all, a run may stop, ``adaptation`` what an adapter
-    makes of the model. Raises
+    makes of the model. With ``end`` the graph of an embedding model answers with vectors, else with
+    token states. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -181,4 +192,7 @@ def build_graph(
         exits=exits,
         adaptation=adaptation,
     )
-    return builder.finish(family.build(builder, config, task), family.ignorable[task])
+    head = family.build(builder, config, task)
+    if end is not None:
+        head = end_embedding(builder, head, end)
+    return builder.finish(head, family.ignorable[task])

@@ -8,12 +8,13 @@ outputs unfold it to ``[batch, tokens, ...]``. Values are passed by their names 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from ..adaptation import HIDDEN_STATE, UNADAPTED, Adaptation, Part, slot_names
+from ..results import Float32
 from ..weights import Tensor
 from .config_values import Size
 from .finished import Graph, Head, Written, serialize
@@ -29,9 +30,10 @@ class Branches:
 
     Up to ``whole`` the scores of attention are computed at once, and an answer is the same, to the
     last bits, whether or not its text is padded; longer texts are never padded by this library.
+    With None they are for all lengths, and the graph has no branches.
     """
 
-    whole: int = 512
+    whole: int | None = 512
 
 
 DEFAULT_BRANCHES: Final = Branches()
@@ -145,6 +147,10 @@ class GraphBuilder:
         """
         self._exits.append(Exit(layer, hidden, answer))
 
+    def end_exits(self, write: Callable[[str], str]) -> None:
+        """Let runs that leave early answer with what ``write`` makes of their answers."""
+        self._exits = [replace(each, answer=write(each.answer)) for each in self._exits]
+
     def _part(self, name: str, write: Callable[[], str]) -> GraphProto:
         """Write a float32 value into a graph of its own."""
         with self._inside() as nodes:
@@ -179,6 +185,12 @@ class GraphBuilder:
     def floats(self, *values: float) -> str:
         """Return a constant float32 vector."""
         return self._constant(TensorProto.FLOAT, (len(values),), values)
+
+    def array(self, values: Float32) -> str:
+        """Return a constant array, which is written into the graph."""
+        name = self._name("array")
+        self._stored.write(name, values)
+        return name
 
     def _constant(self, kind: int, shape: tuple[int, ...], values: Sequence[float]) -> str:
         key = (kind, shape, tuple(values))

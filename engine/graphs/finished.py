@@ -22,7 +22,7 @@ class Head:
 
     value: str
     name: str
-    shape: tuple[str | int, ...]
+    shape: tuple[str | int | None, ...]
     width: int
     vocab_size: int
     position_limit: int
@@ -38,7 +38,8 @@ class Graph:
     ``session.model_external_initializers_file_folder_path``. ``inputs`` are int64 ``[batch,
     tokens]``. ``output`` is float32, by task: ``logits`` ``[batch, labels]`` (sequence) or
     ``[batch, tokens, labels]`` (token), ``last_hidden_state`` ``[batch, tokens, hidden]``
-    (embedding); ``width`` is its last dimension. Ids go up to ``vocab_size`` and
+    (embedding), or what ``end_embedding`` makes of that; ``width`` is the last dimension of the
+    former. Ids go up to ``vocab_size`` and
     ``type_vocab_size``, tokens up to ``position_limit``. ``dtype`` is that of the stored
     weights that run, joined by ``+`` where they differ.
 

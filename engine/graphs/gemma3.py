@@ -104,6 +104,7 @@ def _decode(builder: GraphBuilder, config: Mapping[str, object], decoder: Decode
         kind: rotary_tables(
             builder,
             read_rotary(config, decoder.depth, _THETAS[kind], kind, scaled=kind == FULL),
+            decoder.limit,
         )
         for kind in sorted(set(kinds))
     }

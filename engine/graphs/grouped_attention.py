@@ -72,9 +72,10 @@ class GroupedAttention:
         self._padding = builder.op("Unsqueeze", [bias, builder.integers(1, 2)])
         self._kept = builder.op("Cast", [mask], {"to": TensorProto.INT32})
         self._tokens = token_count(builder)
-        self._is_short = builder.op(
-            "LessOrEqual", [self._tokens, builder.scalar(builder.branches.whole)]
-        )
+        whole = builder.branches.whole
+        self._branches = whole is not None
+        if whole is not None:
+            self._is_short = builder.op("LessOrEqual", [self._tokens, builder.scalar(whole)])
         lowest = builder.op("ReduceMin", [mask], {"keepdims": 0})
         self._is_full = builder.op("Equal", [lowest, builder.scalar(1)])
         self._biases: dict[Reach, str] = {}
@@ -82,6 +83,8 @@ class GroupedAttention:
     def attend(self, query: str, key: str, value: str, reach: Reach) -> str:
         """Attend within ``reach``, from 2-D queries, keys and values to the width of queries."""
         builder, bias = self._builder, self._whole_bias(reach)
+        if not self._branches:
+            return self._whole(query, key, value, bias)
 
         def long() -> str:
             if reach == EVERYTHING and builder.fused and self._heads.group == 1:
@@ -200,7 +203,11 @@ class GroupedAttention:
                 group = 1 if builder.fused else self._heads.group
                 return self._bias(reach, positions, positions, self._padding, group)
 
-            self._biases[reach] = builder.choose(self._is_short, write, lambda: builder.scalar(0.0))
+            if self._branches:
+                unused = builder.scalar(0.0)
+                self._biases[reach] = builder.choose(self._is_short, write, lambda: unused)
+            else:
+                self._biases[reach] = write()
         return self._biases[reach]
 
     def _bias(self, reach: Reach, rows: str, columns: str, padding: str, group: int) -> str:
@@ -227,7 +234,8 @@ class GroupedAttention:
         if group == 1:
             return bias
         factor = builder.scalar(group)
-        count = builder.op("Mul", [builder.op("Size", [rows]), factor])
+        count = builder.op("Gather", [builder.op("Shape", [rows]), builder.scalar(0)])
+        count = builder.op("Mul", [count, factor])
         places = builder.op("Range", [builder.scalar(0), count, builder.scalar(1)])
         return builder.op("Gather", [bias, builder.op("Div", [places, factor])], {"axis": 2})
 

@@ -192,7 +192,9 @@ def _encode(builder: GraphBuilder, encoder: _Encoder) -> str:
     x = _norm(builder, encoder, x, f"{encoder.prefix}embeddings.norm")
     attention = GroupedAttention(builder, "attention_mask", encoder.heads)
     tables = {
-        kind: rotary_tables(builder, encoder.rotary[kind])
+        kind: rotary_tables(
+            builder, encoder.rotary[kind], min(encoder.positions.value, TESTED_TOKENS)
+        )
         for kind in sorted(set(encoder.layer_types))
     }
     for layer, kind in enumerate(encoder.layer_types):

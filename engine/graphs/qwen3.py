@@ -96,7 +96,7 @@ def _decode(builder: GraphBuilder, config: Mapping[str, object], decoder: Decode
     prefix, hidden = decoder.prefix, decoder.hidden
     reaches = _reaches(config, decoder)
     theta = Theta("rope_theta", 10_000.0)
-    tables = rotary_tables(builder, read_rotary(config, decoder.depth, theta))
+    tables = rotary_tables(builder, read_rotary(config, decoder.depth, theta), decoder.limit)
     attention = GroupedAttention(builder, "attention_mask", decoder.heads)
     table = f"{prefix}embed_tokens.weight"
     x = builder.fold(builder.embedding("input_ids", table, decoder.vocabulary, hidden), hidden)

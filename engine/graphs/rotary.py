@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from ..errors import BadArtifactError, UnsupportedError
-from .blocks import token_positions
+from .blocks import token_count, token_positions
 from .builder import GraphBuilder
 from .config_values import Size, read, read_number, read_size
 from .finished import FUSED
@@ -112,8 +112,23 @@ def read_rotary(
     return Rotary(tuple((np.float32(1.0) / periods).tolist()), 1.0)
 
 
-def rotary_tables(builder: GraphBuilder, rotary: Rotary) -> Tables:
-    """Compute cosine and sine of all positions of the run; once for all layers that share them."""
+def rotary_tables(builder: GraphBuilder, rotary: Rotary, limit: int) -> Tables:
+    """Compute cosine and sine of all positions of the run; once for all layers that share them.
+
+    A run has up to ``limit`` tokens. A graph without branches looks them up in constants: who takes
+    such a graph may compute in bfloat16, which has no odd numbers above 256.
+    """
+    if builder.branches.whole is None:
+        frequencies = np.array(rotary.frequencies, np.float32)
+        turns = np.arange(limit, dtype=np.float32)[:, None] * frequencies
+        end = builder.op("Unsqueeze", [token_count(builder), builder.integers(0)])
+        bounds = [builder.integers(0), end, builder.integers(0)]
+        return Tables(
+            *(
+                builder.op("Slice", [builder.array(table * np.float32(rotary.factor)), *bounds])
+                for table in (np.cos(turns), np.sin(turns))
+            )
+        )
     positions = builder.op("Cast", [token_positions(builder)], {"to": TensorProto.FLOAT})
     column = builder.op("Unsqueeze", [positions, builder.integers(1)])
     angles = builder.op("Mul", [column, builder.floats(*rotary.frequencies)])

@@ -430,6 +430,7 @@ func nativeLoad(path string, o LoadOptions, replaces uint64, timeoutMS int64) (u
 		queue_tokens:     C.int64_t(o.QueueTokens),
 		timeout_ms:       C.int64_t(timeoutMS),
 		adapter_mode:     C.semantic_adapter_mode(o.AdapterMode),
+		arena_bytes:      C.int64_t(o.ArenaBytes),
 	}
 	c.struct_size = C.size_t(unsafe.Sizeof(*c))
 	if args.err != nil {
@@ -532,6 +533,8 @@ func nativeInfo(id uint64) (*Info, error) {
 		Files:         files,
 		Warnings:      texts(c.warnings, c.warning_count),
 		JSON:          text(c.json),
+		Device:        text(c.device),
+		Precision:     text(c.precision),
 	}, nil
 }
 
@@ -703,6 +706,7 @@ func nativeStats() (*Stats, error) {
 		ResultsUnfreed:      int(c.results_unfreed),
 		ResultsUnfreedBytes: int64(c.results_unfreed_bytes),
 		LogDropped:          uint64(c.log_dropped),
+		ModelDevices:        texts(c.model_device, c.model_count),
 	}
 	if c.bucket_count > 0 {
 		for _, seconds := range unsafe.Slice(c.bucket_bounds, int(c.bucket_count)-1) {

@@ -2,7 +2,10 @@ package semantic
 
 // Options of Open. The zero value of every field is its default.
 type Options struct {
-	Device         string // "auto" (default), "cpu", "cuda", "cuda:N"
+	// Device is "auto" (default): for each model the first that works of cuda, openvino,
+	// cpu; or "cpu", "openvino", "cuda", "cuda:N", "tensorrt", "tensorrt:N": all of a model
+	// runs there, or loading it is ErrDeviceUnavailable.
+	Device         string
 	Environment    string // folder of the Python environment; fixed once Python runs
 	IntraOpThreads int    // threads of one run; default: the CPUs of the process
 	ParallelRuns   int    // runs at a time per model; default: the CPUs of the process
@@ -35,10 +38,11 @@ type LoadOptions struct {
 	Device         string      // default: that of Open
 	MaxTokens      int         // longest text or window scored; default: as the folder declares
 	MaxBatchRows   int         // texts or windows in one run; default 32
-	MaxBatchTokens int         // padded tokens in one run of several; default 256 on CPU
+	MaxBatchTokens int         // padded tokens in one run of several; default: that of the device, 256 on CPU
 	MaxTextBytes   int         // a longer text is ErrTooLong; default 1 MiB
 	BasePath       string      // adapter folders only: that of the base; default: as recorded
 	AdapterMode    AdapterMode // adapter folders only
+	ArenaBytes     int         // the most a model takes of a cuda device, or of workspace for tensorrt; default 4 GiB
 	IntraOpThreads int         // default: that of Open
 	ParallelRuns   int         // default: that of Open
 	QueueRows      int         // default: that of Open

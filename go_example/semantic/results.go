@@ -134,6 +134,8 @@ type Info struct {
 	Files         []File
 	Warnings      []string // what was odd about the folder
 	JSON          string   // all of it, as a JSON object
+	Device        string   // where it runs: "cpu", "openvino", "cuda:0"
+	Precision     string   // what it computes in: "fp32", "bf16"
 }
 
 // A File is part of a model folder.
@@ -151,8 +153,9 @@ type Stats struct {
 	ModelsReady    int
 	ModelsStopping int
 
-	Models []ModelEntry
-	Calls  []CallStats
+	Models       []ModelEntry
+	ModelDevices []string // where each of Models runs; empty while it loads
+	Calls        []CallStats
 
 	// The upper bounds of the buckets of histograms, one fewer than there are buckets:
 	// the last one is open. Those of time and those of the sizes of runs.

@@ -875,3 +875,34 @@ func TestPanicsAreRecoveredAfterTheStart(t *testing.T) {
 		t.Fatalf("recovered %v", recovered)
 	}
 }
+
+func TestWhereAModelRunsIsSaid(t *testing.T) {
+	rt := open(t, Options{})
+	model := load(t, rt, "bert-seq", LoadOptions{Device: "cpu", Precision: PrecisionFP32})
+	info, err := model.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Device != "cpu" || info.Provider != "CPUExecutionProvider" || info.Precision != "fp32" {
+		t.Errorf("runs on %q (%q) in %q", info.Device, info.Provider, info.Precision)
+	}
+	stats, err := rt.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(stats.Models) != 1 || !slices.Equal(stats.ModelDevices, []string{"cpu"}) {
+		t.Errorf("the statistics say %v", stats.ModelDevices)
+	}
+	for device, status := range map[string]Status{
+		"abacus": ErrInvalidArgument, "cuda:99": ErrDeviceUnavailable, "tensorrt": ErrDeviceUnavailable,
+	} {
+		_, err := rt.Load(context.Background(), modelPath(t, "bert-seq"), LoadOptions{Name: "x", Device: device})
+		if !errors.Is(err, status) {
+			t.Errorf("on %s: %v", device, err)
+		}
+	}
+	_, err = rt.Load(context.Background(), modelPath(t, "bert-seq"), LoadOptions{Name: "x", ArenaBytes: -1})
+	if !errors.Is(err, ErrInvalidArgument) {
+		t.Errorf("a negative arena: %v", err)
+	}
+}

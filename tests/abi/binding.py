@@ -115,7 +115,9 @@ EXTENTS: Mapping[str, Mapping[str, str]] = {
         "warnings": "warning_count",
     },
     "semantic_stats": {
-        **dict.fromkeys(("model_id", "model_name", "model_task", "model_state"), "model_count"),
+        **dict.fromkeys(
+            ("model_id", "model_name", "model_task", "model_state", "model_device"), "model_count"
+        ),
         **dict.fromkeys(
             (
                 *("call_model_id", "call_model_name", "call", "accepted", "completed", "failed"),

@@ -18,7 +18,7 @@ int main(void) {
         load.device || load.max_tokens || load.max_batch_rows || load.max_batch_tokens ||
         load.max_text_bytes || load.base_path || load.replaces.id || load.intra_op_threads ||
         load.parallel_runs || load.queue_rows || load.queue_tokens || load.timeout_ms ||
-        load.adapter_mode)
+        load.adapter_mode || load.arena_bytes)
         return 3;
     if (run.struct_size != sizeof run || run.timeout_ms || run.cancel_key || run.long_text ||
         run.window_overlap || run.shorten || run.dimension || run.layer || run.threshold != 0 ||

@@ -113,20 +113,26 @@ def test_an_environment_without_our_packages(programs: Programs, tmp_path: Path)
     assert str(bare) in first
 
 
+def environment_of_links(folder: Path, missing: str = "") -> Path:
+    """Make an environment of this one's packages but for one; return the folder they lie in."""
+    packages = folder / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+    packages.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
+    home = Path(sys.base_prefix, "bin")
+    (folder / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    for item in Path(sysconfig.get_path("purelib")).iterdir():
+        if item.name != missing:
+            (packages / item.name).symlink_to(item)
+    return packages
+
+
 @pytest.mark.parametrize("missing", ["numpy", "onnxruntime", "tokenizers", "libsemantic"])
 def test_an_incomplete_environment_is_named(
     programs: Programs, tmp_path: Path, missing: str
 ) -> None:
     partial = tmp_path / "partial"
-    packages = partial / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
-    packages.mkdir(parents=True)
-    (partial / "bin").mkdir()
-    (partial / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
-    home = Path(sys.base_prefix, "bin")
-    (partial / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
-    for item in Path(sysconfig.get_path("purelib")).iterdir():
-        if item.name != missing:
-            (packages / item.name).symlink_to(item)
+    environment_of_links(partial, missing)
     answer = run(programs["host"], MODEL, partial, env={})
     assert answer.returncode == 3
     first, second = answer.stdout.splitlines()
@@ -134,6 +140,24 @@ def test_an_incomplete_environment_is_named(
     assert first.startswith(f"INTERPRETER the Python side cannot start in {partial}: ")
     assert f"No module named '{missing}" in first
     assert "the environment is incomplete, run make build, or make install, again" in first
+
+
+def test_two_builds_of_onnx_runtime_over_one_another_are_named(
+    programs: Programs, tmp_path: Path
+) -> None:
+    packages = environment_of_links(tmp_path)
+    own = next(iter(packages.glob("onnxruntime*.dist-info"))).name.partition("-")[0]
+    other = "onnxruntime-openvino" if own != "onnxruntime_openvino" else "onnxruntime-gpu"
+    described = packages / f"{other.replace('-', '_')}-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other}\nVersion: 1.0\n")
+    answer = run(programs["host"], MODEL, tmp_path, env={})
+    assert answer.returncode == 3
+    first, second = answer.stdout.splitlines()
+    assert first == second
+    assert first.startswith(f"INTERPRETER the Python side cannot start in {tmp_path}: ")
+    both = " and ".join(sorted((own.replace("_", "-"), other)))
+    assert f"holds {both}, which install the same module over one another" in first
 
 
 @pytest.mark.parametrize("path", ["/two\nlines", b"/caf\xe9", "/a\x7fb"])

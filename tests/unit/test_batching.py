@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from libsemantic.engine.batching import Batcher, Limits, RunControl, RunStoppedError, Work
+from libsemantic.engine.batching import (
+    Batcher,
+    Limits,
+    RunControl,
+    RunStoppedError,
+    RunsUnderWay,
+    Work,
+)
 from libsemantic.engine.batching import Window as AnyWindow
 from libsemantic.engine.counters import Ran
 from libsemantic.engine.errors import (
@@ -70,6 +77,7 @@ class Runs:
         self.batches: list[list[int]] = []
         self.lengths: list[list[int]] = []
         self.threads: set[int] = set()
+        self.alone: list[bool] = []
         self.entered = threading.Semaphore(0)
         self.holds: Callable[[list[int]], bool] = self.no_one
         self.stopped = threading.Event()
@@ -83,6 +91,7 @@ class Runs:
             self.batches.append(names(windows))
             self.lengths.append([len(each.ids) for each in windows])
             self.threads.add(threading.get_ident())
+            self.alone.append(control.alone)
             self.at_once += 1
             self.most_at_once = max(self.at_once, self.most_at_once)
         stop = threading.Event()
@@ -181,16 +190,9 @@ def ignore() -> None:
 # A caller alone
 
 
-def test_a_single_caller_runs_its_own_work_at_once(
-    batcher: Batcher, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Untouched:
-        def acquire(self, *_: object, **__: object) -> bool:
-            raise AssertionError("the caller waited")
-
+def test_a_single_caller_runs_its_own_work_at_once(batcher: Batcher, runs: Runs) -> None:
     before = threading.enumerate()
     own = work(5)
-    monkeypatch.setattr(own, "wake", Untouched())
     noted: list[list[list[int]]] = []
     batcher.execute(own, lambda: noted.append(list(runs.batches)))
     assert right(own)
@@ -198,6 +200,28 @@ def test_a_single_caller_runs_its_own_work_at_once(
     assert threading.enumerate() == before
     assert noted == [[]]  # admitted once, before anything ran
     assert own.runs == [Ran(1, 0)]
+    assert own.wake is None  # it never waited
+
+
+def test_only_a_run_beside_no_other_of_any_model_is_alone(runs: Runs, watchdog: Watchdog) -> None:
+    all_runs = RunsUnderWay()
+    first, second = (Batcher(runs, LIMITS, watchdog, all_runs) for _ in range(2))
+    runs.close()
+    callers = [Caller(first, work(5, first=1))]
+    runs.wait_for_a_run()
+    callers.append(Caller(second, work(5, first=2)))
+    runs.wait_for_a_run()
+    # These two cannot share a run: the first of them leaves the other one waiting.
+    callers += [Caller(first, work(length, first=3)) for length in (100, 200)]
+    until(lambda: len(first._queue) == 2)
+    runs.open()
+    for caller in callers:
+        assert right(caller.finish())
+    assert runs.alone[:3] == [True, False, False]
+    runs.error = InternalError("out of order")
+    first.execute(work(5), ignore)
+    second.execute(work(5), ignore)
+    assert runs.alone[4:] == [True, True]
 
 
 def test_nothing_to_do_runs_nothing(batcher: Batcher, runs: Runs) -> None:

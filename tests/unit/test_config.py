@@ -54,7 +54,7 @@ def test_negative_numbers_are_refused(options: Options, name: str) -> None:
 
 def test_every_number_is_covered() -> None:
     assert len(numbers(RuntimeOptions)) == 4
-    assert len(numbers(LoadOptions)) == 9
+    assert len(numbers(LoadOptions)) == 10
     assert len(numbers(RunOptions)) == 5
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from libsemantic.engine.errors import BadArtifactError, SemanticError, UnsupportedError
-from libsemantic.engine.graphs.builder import GraphBuilder
+from libsemantic.engine.graphs.builder import Branches, GraphBuilder
 from libsemantic.engine.graphs.config_values import Size
 from libsemantic.engine.graphs.finished import Head
 from libsemantic.engine.graphs.rotary import Rotary, Theta, read_rotary, rotary_tables, rotate
@@ -218,15 +218,19 @@ def test_heads_of_odd_depth_are_refused() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
+@pytest.mark.parametrize("whole", [512, None], ids=["computed", "looked up"])
 @pytest.mark.parametrize("factor", [1.0, 1.25])
-def test_halves_turn_together(tmp_path: Path, fused: bool, factor: float) -> None:
+def test_halves_turn_together(
+    tmp_path: Path, fused: bool, whole: int | None, factor: float
+) -> None:
     heads, depth, tokens, batch = 3, 16, 9, 2
     values = np.random.default_rng(1).standard_normal((20, heads * depth)).astype(np.float32)
     write_table(tmp_path / "model.safetensors", values)
-    builder = GraphBuilder(read_weights(tmp_path), ("input_ids",), fused=fused)
+    branches = Branches(whole)
+    builder = GraphBuilder(read_weights(tmp_path), ("input_ids",), fused=fused, branches=branches)
     width = Size("width", heads * depth)
     x = builder.fold(builder.embedding("input_ids", "x", Size("rows", 20), width), width)
-    tables = rotary_tables(builder, Rotary(tuple(default(100.0)), factor))
+    tables = rotary_tables(builder, Rotary(tuple(default(100.0)), factor), 12)
     turned = builder.unfold(rotate(builder, x, tables, heads, depth), width.value)
     head = Head(turned, "y", ("batch", "tokens", width.value), width.value, 20, 20, 0)
     graph = builder.finish(head, ())

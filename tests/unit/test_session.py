@@ -1,10 +1,9 @@
-"""Sessions: devices by name, what is fed, what comes back, how runs fail and are stopped."""
+"""Sessions: what is fed, what comes back, how runs fail and are stopped."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,28 +13,23 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from libsemantic.engine.batching import RunControl, RunStoppedError, Work
-from libsemantic.engine.config import LoadOptions, RuntimeOptions
 from libsemantic.engine.errors import (
     BadArtifactError,
-    DeviceUnavailableError,
     InternalError,
-    InvalidArgumentError,
     OutOfMemoryError,
     SemanticError,
 )
-from libsemantic.engine.registry import Registry
+from libsemantic.engine.providers import Device
 from libsemantic.engine.session import (
     IDENTITY_MODEL,
     OrtModel,
     Runner,
     Session,
     first_run,
-    resolve_device,
 )
 from libsemantic.engine.ticket import Ticket
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "models"
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU = Device("cpu", "cpu")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 PAD = 99
 
@@ -112,8 +106,8 @@ def slow() -> OrtModel:
     return model(nodes, {"input_ids": "int64"}, 2, constants)
 
 
-def session(graph: OrtModel, device: str = "auto", *, token_types: bool = True) -> Session:
-    runner = Runner(graph, resolve_device(device), threads=1)
+def session(graph: OrtModel, *, token_types: bool = True) -> Session:
+    runner = Runner(graph, CPU, threads=1)
     return Session(runner, pad_id=PAD, token_types=token_types)
 
 
@@ -150,135 +144,6 @@ def test_the_first_run_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "InferenceSession", Watched)
     first_run()
     assert runs == [([1.0], [1.0])]
-
-
-# Devices
-
-
-@pytest.mark.parametrize("name", ["", "auto", "cpu"])
-def test_without_a_gpu_package_devices_are_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
-    device = resolve_device(name)
-    assert (device.provider, device.name, device.options) == (CPU, name or "auto", {})
-
-
-@pytest.mark.parametrize(
-    ("name", "provider", "options"),
-    [
-        ("auto", CUDA, {"device_id": "0"}),
-        ("cuda", CUDA, {"device_id": "0"}),
-        ("cuda:0", CUDA, {"device_id": "0"}),
-        ("cuda:12", CUDA, {"device_id": "12"}),
-        ("cpu", CPU, {}),
-    ],
-)
-def test_with_a_gpu_package_auto_prefers_it(
-    monkeypatch: pytest.MonkeyPatch, name: str, provider: str, options: dict[str, str]
-) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["Other", CUDA, CPU])
-    device = resolve_device(name)
-    assert (device.provider, device.options) == (provider, options)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("gpu", "CPU", " cpu", "cpu ", "cpu:", "cpu:0", "auto:1", ":", "CPUExecutionProvider"),
-        *("cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:١", "cuda:1.0", "cuda 1"),
-    ],
-)
-def test_other_names_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    with pytest.raises(InvalidArgumentError, match="unknown device"):
-        resolve_device(name)
-
-
-@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
-def test_a_device_that_is_not_there_is_refused_everywhere(
-    monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str
-) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
-    with pytest.raises(DeviceUnavailableError, match=f"'{name}' needs.*{CUDA}.*use cpu"):
-        resolve_device(name)
-    with pytest.raises(DeviceUnavailableError):
-        registry.init(RuntimeOptions(device=name))
-    assert not registry.stats().running
-    with pytest.raises(DeviceUnavailableError):
-        registry.load(str(GOLDEN / "bert-seq"), LoadOptions(device=name))
-    assert registry.list_models().count == 0
-    handle = registry.load(str(GOLDEN / "bert-seq"), LoadOptions(device="cpu"))
-    assert registry.info(handle).provider == CPU
-    assert registry.classify(handle, ["math"]).rows.status == (0,)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    op_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    ep_name: str
-    nodes: tuple[Node, ...]
-
-    def get_nodes(self) -> tuple[Node, ...]:
-        return self.nodes
-
-
-class Placed:
-    """A session of ONNX Runtime that has placed its nodes as a test says."""
-
-    providers = (CUDA, CPU)
-    parts: tuple[Part, ...] = ()
-
-    def __init__(
-        self, *arguments: object, sess_options: object, providers: object, enable_fallback: bool
-    ) -> None:
-        del arguments, sess_options
-        assert enable_fallback  # from what is not there to the CPU
-        self.asked = providers
-
-    def disable_fallback(self) -> None:
-        pass
-
-    def get_providers(self) -> tuple[str, ...]:
-        return self.providers
-
-    def get_provider_graph_assignment_info(self) -> tuple[Part, ...]:
-        return self.parts
-
-
-def place(monkeypatch: pytest.MonkeyPatch, providers: Sequence[str], *parts: Part) -> None:
-    placed = type("Placed", (Placed,), {"providers": tuple(providers), "parts": parts})
-    monkeypatch.setattr(onnxruntime, "InferenceSession", placed)
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-
-
-def test_a_device_must_run_all_heavy_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Part(CUDA, (Node("MatMul"), Node("Gather")))
-    place(monkeypatch, [CUDA, CPU], gpu, Part(CPU, (Node("Shape"), Node("Gather"))))
-    assert session(echo(), "cuda:0").provider == CUDA
-    place(monkeypatch, [CUDA, CPU], gpu, Part(CPU, (Node("MultiHeadAttention"), Node("Gemm"))))
-    with pytest.raises(
-        DeviceUnavailableError,
-        match=f"'cuda:0' does not run all.*Gemm on {CPU}, MultiHeadAttention on {CPU}",
-    ):
-        session(echo(), "cuda:0")
-    session(echo(), "auto")  # who does not name a device takes what there is
-
-
-def test_a_provider_that_did_not_start_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    place(monkeypatch, [CPU], Part(CPU, (Node("Shape"),)))
-    with pytest.raises(DeviceUnavailableError, match=f"could not start {CUDA} for device 'cuda'"):
-        session(echo(), "cuda")
-
-
-def test_the_cpu_passes_its_own_verification(registry: Registry) -> None:
-    options = LoadOptions(device="cpu")
-    for name in ("bert-seq", "bert-token", "bert-embed-mean"):
-        assert registry.info(registry.load(str(GOLDEN / name), options)).provider == CPU
 
 
 # What is fed and what comes back

@@ -294,13 +294,14 @@ def test_statistics_are_laid_out_in_columns() -> None:
     }
     stats = tabulate(
         True,
-        [(7, "a", Task.EMBEDDING, State.READY), (9, "b", Task.AUTO, State.LOADING)],
+        [(7, "a", Task.EMBEDDING, State.READY, "cpu"), (9, "b", Task.AUTO, State.LOADING, "")],
         [(7, "a", counters), (0, "(closed)", {Call.EMBED: CallCounters(cancelled=4)})],
         [("model a", 100)],
     )
     assert (stats.models_loading, stats.models_ready, stats.models_stopping) == (1, 1, 0)
     assert stats.model_id.tolist() == [7, 9]
     assert stats.model_name == ("a", "b")
+    assert stats.model_device == ("cpu", "")
     assert stats.model_task.tolist() == [3, 0]
     assert stats.model_state.tolist() == [2, 1]
     assert stats.call_model_id.tolist() == [7, 7, 0]
