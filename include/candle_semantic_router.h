@@ -16,9 +16,9 @@
  * Errors   NULL, invalid UTF-8, an empty slot and whatever fails give the error value that stands
  *          at each function; the reason is in the log of libsemantic. Where nothing else is said,
  *          bool functions answer false, int functions -1.
- * Length   Texts are cut at the model's own limit, at most 8,192 tokens, or at what the
- *          environment variable SEMANTIC_CANDLE_MAX_TOKENS says; token classification scans all
- *          of the text unless that variable is set.
+ * Length   Texts are cut at the model's own limit; what is classified also at 8,192 tokens, or at
+ *          what the environment variable SEMANTIC_CANDLE_MAX_TOKENS says instead. Token
+ *          classification scans all of the text unless that variable is set.
  * Memory   What a function returns is freed by the function named there; NULL is harmless. The
  *          strings inside of a result are freed with it. `label` is never freed, and free_cstring
  *          leaves it alone.

@@ -17,7 +17,7 @@ from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Result
 
 from .hub import local_folder
-from .table import ROWS, SLOTS, Slot
+from .table import ROWS, SLOTS, VECTORS, Slot
 
 TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
 DEFAULT_TOKEN_LIMIT = 8192
@@ -103,7 +103,7 @@ class Slots:
                     "another process"
                 )
             return None
-        kind = SLOTS[wanted.slot]
+        kind, limit = SLOTS[wanted.slot], token_limit()
         options = LoadOptions(
             name=name,
             task=Task[kind.task],
@@ -117,8 +117,9 @@ class Slots:
             unnamed_labels=kind.unnamed_labels and (wanted.label_count or kind.unnamed_labels),
             base_path=wanted.base_path,
             layers=kind.layers,
-            most_tokens=DEFAULT_TOKEN_LIMIT,
-            token_limit=token_limit(),
+            # candle-binding cuts what it classifies, never what it embeds.
+            most_tokens=0 if kind.task == VECTORS else DEFAULT_TOKEN_LIMIT,
+            token_limit=0 if kind.task == VECTORS else limit,
         )
         return self.registry.load(folder, options, demands)
 

@@ -335,6 +335,36 @@ def test_texts_beyond_8192_tokens_are_cut_there(candle: Candle, copy_golden: Cop
     assert np.abs(expected - engine_answer(folder, text, 512)).max() > 10 * TOLERANCE
 
 
+LONG_EMBEDDERS = {
+    "config.json": {"max_position_embeddings": 20_000},
+    "tokenizer_config.json": {"model_max_length": 20_000},
+    "sentence_bert_config.json": {"max_seq_length": 20_000},
+}
+
+
+@pytest.mark.parametrize("given", ["", "512"])
+def test_what_is_embedded_is_not_cut_there(
+    driver: Path, candle: Candle, copy_golden: Copy, given: str
+) -> None:
+    """candle-binding cuts what it classifies alone: neither 8,192 tokens nor the variable count."""
+    assert candle.stats()["models"] == []
+    folder = copy_golden("mmbert-embed-mean", LONG_EMBEDDERS)
+    text = "math law " * 4500
+    handle = REGISTRY.load(str(folder), LoadOptions(name="reference"))
+    expected = REGISTRY.embed(handle, [text]).values[0]
+    short = REGISTRY.embed(handle, ["math law " * 200]).values[0]
+    said = in_a_process(
+        driver,
+        line("init_mmbert_embedding_model", folder, True),
+        line("get_embedding_with_model_type", text, "mmbert", 0, OUT),
+        "stats",
+        SEMANTIC_CANDLE_MAX_TOKENS=given,
+    )
+    np.testing.assert_allclose(said.answers[1]["result"]["data"], expected, atol=TOLERANCE)
+    assert np.abs(expected - short).max() > 10 * TOLERANCE
+    assert said.answers[2]["truncated"] == 0
+
+
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
 @pytest.mark.parametrize(
     ("init", "reader", "rest"),
