@@ -162,8 +162,8 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
-	$(PY) bench/candle.py
 	$(PY) bench/peers.py $(PEERS_ARGS)
+	$(PY) bench/candle.py
 
 .PHONY: bench-quick
 bench-quick: bench-programs ## compare MiniLM with other libraries (2 minutes)
