@@ -162,8 +162,9 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
-	$(PY) bench/peers.py $(PEERS_ARGS)
 	$(PY) bench/candle.py
+	$(PY) bench/int8.py
+	$(PY) bench/peers.py $(PEERS_ARGS)
 
 .PHONY: bench-quick
 bench-quick: bench-programs ## compare MiniLM with other libraries (2 minutes)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from embedders import BUILD, ROOT, Embed, Stopwatch, by_hand, compile_c, through_library
+from embedders import BUILD, ROOT, Embed, by_hand, compile_c, own_seconds, through_library
 from long_texts import compare_attention
 
 from libsemantic.engine.config import available_cpus
@@ -45,18 +45,6 @@ def interleaved(first: Embed, second: Embed, text: str, rounds: int) -> tuple[fl
         for column in (0, 1) if index % 2 else (1, 0):
             times[column].append((first, second)[column](text)[1])
     return statistics.median(times[0][10:]), statistics.median(times[1][10:])
-
-
-def own_seconds(embed: Embed, handle: int, text: str, rounds: int) -> float:
-    """Return the median of what a call takes outside of ONNX Runtime and the tokenizer."""
-    stopwatch = Stopwatch(handle)
-    own = []
-    for _ in range(rounds + 10):
-        stopwatch.seconds = 0.0
-        seconds = embed(text)[1]
-        own.append(seconds - stopwatch.seconds)
-    stopwatch.stop()
-    return statistics.median(own[10:])
 
 
 def main() -> None:

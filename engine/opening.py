@@ -15,6 +15,7 @@ from .dense import DenseLayer
 from .errors import InvalidArgumentError, UnsupportedError
 from .memory import resident_bytes
 from .pairing import open_runner
+from .processor import byte_steps
 from .providers import CPU_PROVIDER, Device
 from .results import Float32
 from .session import OrtModel, OrtPart, Runner, Runs
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # it imports onnx, which only a load needs
     from .graphs import Branches, EmbeddingEnd, Graph
 
 # Names of dtypes in safetensors, as the ONNX side spells them.
-_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "INT8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,10 @@ def open_graph(
                 "that is built from them"
             )
         return _open_file(spec)
-    if precision not in (Precision.AUTO, Precision.FP32, Precision.FP16):
+    if precision not in (Precision.AUTO, Precision.FP32, Precision.FP16, Precision.INT8):
         raise UnsupportedError(
-            f"{spec.model_folder} holds safetensors, and turning them into {precision.name} is not "
-            "supported yet; use AUTO or FP32, or put an ONNX file of that precision into the folder"
+            f"{spec.model_folder} holds safetensors, which are not built in {precision.name}; use "
+            "AUTO, FP32 or INT8, or put an ONNX file of that precision into the folder"
         )
     from .graphs import build_graph
 
@@ -85,6 +86,7 @@ def open_graph(
             branches=_branches(device),
             exits=_exits(spec),
             end=end,
+            steps=_steps(device),
         )
         return _opened(_rounded(graph, device), pools=end is not None)
     if mode is not AdapterMode.MERGED and not device.provider.shares_bases:
@@ -149,6 +151,7 @@ def _open_adapter(
         exits=_exits(spec) if whole else (),
         adaptation=adaptation,
         end=end,
+        steps=_steps(device),
     )
     weights.check(graph)
     rounded = _rounded(graph, device)
@@ -171,6 +174,11 @@ def _rounded(graph: "Graph", device: Device) -> "Graph":
     from .graphs.half import as_half
 
     return as_half(graph) if device.graph_precision is Precision.FP16 else graph
+
+
+def _steps(device: Device) -> int:
+    """Return the steps of what layers read in int8; 0 for other precisions."""
+    return byte_steps() if device.graph_precision is Precision.INT8 else 0
 
 
 def _branches(device: Device) -> "Branches":
@@ -207,10 +215,13 @@ def _opened(
 def _as_model(graph: "Graph") -> OrtModel:
     return OrtModel(
         model=graph.model,
-        parts=tuple(OrtPart(part.layer, part.model, part.hidden) for part in graph.parts),
+        parts=tuple(
+            OrtPart(part.layer, part.model, part.hidden, part.makes) for part in graph.parts
+        ),
         weights_folder=graph.weights_folder,
         inputs=dict.fromkeys(graph.inputs, "int64"),
         output=graph.output,
+        makes=graph.makes,
     )
 
 
@@ -286,6 +297,7 @@ def _open_base(
         fused=device.provider.fused,
         branches=_branches(device),
         adaptation=encoder,
+        steps=_steps(device),
     )
     runner = open_runner(
         _as_model(_rounded(graph, device)),

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from .batching import RunControl, RunStoppedError, Window
 from .devices import provider_list, require_assigned, require_one_runtime
-from .errors import BadArtifactError
+from .errors import BadArtifactError, InternalError, SemanticError
+from .initializers import Initializer, Make
 from .memory import require_threads
 from .ort_messages import SILENT, load_error, run_error
 from .providers import CPU_PROVIDER, Device
@@ -42,12 +43,14 @@ class OrtPart:
     """The layers of a model up to number ``layer``, from the end of the part before it.
 
     ``model`` takes the inputs of the whole, and from the part before it ``hidden``; it gives the
-    output of the whole as if it ended here, and ``hidden`` for the part after it.
+    output of the whole as if it ended here, and ``hidden`` for the part after it. ``makes`` give
+    the initializers that lie in no file.
     """
 
     layer: int
     model: bytes
     hidden: str
+    makes: tuple[Make, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class OrtModel:
 
     ``inputs`` maps names to dtypes; ``output`` is the one output that is computed. Where runs may
     end early, ``parts`` come before ``model``, which then takes the ``hidden`` of the last one.
+    ``makes`` are those of ``model``, likewise.
     """
 
     model: str | bytes
@@ -63,6 +67,7 @@ class OrtModel:
     inputs: Mapping[str, str]
     output: str
     parts: tuple[OrtPart, ...] = ()
+    makes: tuple[Make, ...] = ()
 
 
 class Runner:
@@ -85,36 +90,33 @@ class Runner:
         RunStoppedError, or DeviceUnavailableError naming the operators the device does not run.
         """
         control = control or RunControl(())
-        on_cpu = device.provider.name == CPU_PROVIDER
-        options = ort.SessionOptions()
-        # Other providers have threads of their own, or none.
-        options.intra_op_num_threads = threads if on_cpu else 1
-        options.inter_op_num_threads = 1
-        # Without an arena the C heap is left in pieces: it grew by 720 MB in a call that needs 450,
-        # and kept 550. Runs give back what they do not need (_run_options).
-        options.enable_cpu_mem_arena = True
-        options.enable_mem_pattern = False
-        # Spinning burns the host's CPUs.
-        options.log_severity_level = SILENT
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        if graph.weights_folder is not None:
-            options.add_session_config_entry(
-                "session.model_external_initializers_file_folder_path", str(graph.weights_folder)
-            )
-        control.stop = partial(options.set_load_cancellation_flag, True)
-        if control.stopped:
-            raise RunStoppedError
         require_threads(threads - 1)  # the caller's is one of them
-        create = partial(
-            ort.InferenceSession,
-            sess_options=options,
-            providers=provider_list(device, threads),
-            enable_fallback=False,  # it would print, and go on with the CPU
-        )
+        made: list[Initializer] = []
+
+        def create(model: str | bytes, makes: Sequence[Make]) -> ort.InferenceSession:
+            options = _session_options(graph.weights_folder, device, threads)
+            control.stop = partial(options.set_load_cancellation_flag, True)
+            for make in makes:
+                if control.stopped:
+                    break
+                own = make()
+                given = as_values({each.name: each.values for each in own})
+                options.add_external_initializers(list(given), list(given.values()))
+                made.extend(own)
+            if control.stopped:
+                raise RunStoppedError
+            return ort.InferenceSession(
+                model,
+                sess_options=options,
+                providers=provider_list(device, threads),
+                enable_fallback=False,  # it would print, and go on with the CPU
+            )
+
         try:
-            self._parts = [(part, create(part.model)) for part in graph.parts]
-            self._session = create(graph.model)
+            self._parts = [(part, create(part.model, part.makes)) for part in graph.parts]
+            self._session = create(graph.model, graph.makes)
+        except (SemanticError, RunStoppedError):
+            raise
         except Exception as error:
             raise (RunStoppedError() if control.stopped else load_error(error, device)) from None
         finally:
@@ -125,6 +127,20 @@ class Runner:
         self._device = device
         self.provider = device.provider.name
         require_assigned(device, [*(session for _, session in self._parts), self._session])
+        if made:
+            self._drop(made, control)
+
+    def _drop(self, made: Sequence[Initializer], control: RunControl) -> None:
+        """Let go of initializers that the sessions have copied, and make sure that they have."""
+        values = {"attention_mask": (1, 1), "input_ids": (0, 1)}  # the first row may be zeros
+        text = {
+            name: np.array([values.get(name, (0, 0))], kind) for name, kind in self.inputs.items()
+        }
+        before = self.run(text, control)
+        for each in made:
+            each.drop()
+        if not np.array_equal(before, self.run(text, control), equal_nan=True):
+            raise InternalError("ONNX Runtime still reads the weights it was given; use FP32")
 
     def run(self, feeds: Feeds, control: RunControl) -> Output:
         """Run the graph on its inputs as far as ``control`` says, unless and until it stops it."""
@@ -210,6 +226,28 @@ class Runner:
 def as_values(arrays: Feeds) -> dict[str, ort.OrtValue]:
     """Hand arrays over as ONNX Runtime's own values; on CPU without a copy."""
     return {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+
+
+def _session_options(
+    weights_folder: Path | None, device: Device, threads: int
+) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    # Other providers have threads of their own, or none.
+    options.intra_op_num_threads = threads if device.provider.name == CPU_PROVIDER else 1
+    options.inter_op_num_threads = 1
+    # Without an arena the C heap is left in pieces: it grew by 720 MB in a call that needs 450,
+    # and kept 550. Runs give back what they do not need (_run_options).
+    options.enable_cpu_mem_arena = True
+    options.enable_mem_pattern = False
+    # Spinning burns the host's CPUs.
+    options.log_severity_level = SILENT
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if weights_folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(weights_folder)
+        )
+    return options
 
 
 class Runs(Protocol):

@@ -114,6 +114,17 @@ def load_array(tensor: Tensor) -> NDArray[np.float32]:
     Raises ``UnsupportedError`` for other dtypes and ``BadArtifactError`` where the file has
     become shorter or unreadable since ``read_weights``.
     """
+    return _load_bytes(tensor, 0, tensor.nbytes).reshape(tensor.shape)
+
+
+def load_rows(tensor: Tensor, first: int, end: int) -> NDArray[np.float32]:
+    """Read the part ``[first:end]`` of a tensor that is not empty, as ``load_array`` does."""
+    row = tensor.nbytes // tensor.shape[0]
+    values = _load_bytes(tensor, first * row, (end - first) * row)
+    return values.reshape(end - first, *tensor.shape[1:])
+
+
+def _load_bytes(tensor: Tensor, start: int, count: int) -> NDArray[np.float32]:
     if tensor.dtype not in ("F32", "F16", "BF16"):
         raise UnsupportedError(
             f"weight {tensor.name!r} of {tensor.path} is {tensor.dtype}; store it as F32, F16 or"
@@ -121,19 +132,18 @@ def load_array(tensor: Tensor) -> NDArray[np.float32]:
         )
     try:
         with tensor.path.open("rb") as file:
-            file.seek(tensor.offset)
-            data = file.read(tensor.nbytes)
+            file.seek(tensor.offset + start)
+            data = file.read(count)
     except OSError as error:
         raise _unreadable(tensor.path, error) from error
-    if len(data) != tensor.nbytes:
+    if len(data) != count:
         raise BadArtifactError(f"{tensor.path} became shorter while in use; {_AGAIN}")
     if tensor.dtype == "F32":
-        values = np.frombuffer(data, "<f4").astype(np.float32)
-    elif tensor.dtype == "F16":
-        values = np.frombuffer(data, "<f2").astype(np.float32)
-    else:  # a BF16 is the upper half of the F32 of equal value
-        values = (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return values.reshape(tensor.shape)
+        return np.frombuffer(data, "<f4").astype(np.float32)
+    if tensor.dtype == "F16":
+        return np.frombuffer(data, "<f2").astype(np.float32)
+    # A BF16 is the upper half of the F32 of equal value.
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _read_index(path: Path) -> dict[str, str]:

@@ -124,7 +124,7 @@ enum {
     SEMANTIC_PRECISION_FP32 = 1,
     SEMANTIC_PRECISION_FP16 = 2,
     SEMANTIC_PRECISION_BF16 = 3,
-    SEMANTIC_PRECISION_INT8 = 4
+    SEMANTIC_PRECISION_INT8 = 4 /* made of safetensors, or a ready ONNX file */
 };
 
 typedef int32_t semantic_adapter_mode;
@@ -257,7 +257,7 @@ typedef struct semantic_model_info {
     semantic_text architecture; /* of config.json, may be empty */
     semantic_text source;       /* "safetensors" or "onnx" */
     semantic_text provider;     /* execution provider that runs it */
-    semantic_text dtype;        /* of the weights, read from the files */
+    semantic_text dtype;        /* of the weights: of the files, or "int8" made of them */
     semantic_task task;
     int32_t multi_label; /* 1: sigmoid per label, else softmax over them */
     size_t label_count;

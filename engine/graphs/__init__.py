@@ -157,6 +157,7 @@ def build_graph(
     branches: Branches = DEFAULT_BRANCHES,
     exits: tuple[int, ...] = (),
     adaptation: Adaptation = UNADAPTED,
+    steps: int = 0,
     end: EmbeddingEnd | None = None,
 ) -> Graph:
     """Build the graph of a model for one task.
@@ -165,8 +166,8 @@ def build_graph(
     ``fused`` the graph holds com.microsoft operators, else only standard ones.
     ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
     layers, in rising order and less than all, a run may stop, ``adaptation`` what an adapter
-    makes of the model. With ``end`` the graph of an embedding model answers with vectors, else with
-    token states. Raises
+    makes of the model. With ``steps`` the model runs in int8 (see ``quantized``). With ``end`` the
+    graph of an embedding model answers with vectors, else with token states. Raises
     ``UnsupportedError`` for a family, task or variant that is not known, and
     ``BadArtifactError`` where config and weights are incomplete or contradict each other.
     """
@@ -191,6 +192,7 @@ def build_graph(
         branches=branches,
         exits=exits,
         adaptation=adaptation,
+        steps=steps,
     )
     head = family.build(builder, config, task)
     if end is not None:

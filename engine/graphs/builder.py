@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, helper
 
-from ..adaptation import HIDDEN_STATE, UNADAPTED, Adaptation, Part, slot_names
+from ..adaptation import HIDDEN_STATE, UNADAPTED, Adaptation, Part
 from ..results import Float32
 from ..weights import Tensor
 from .config_values import Size
 from .finished import Graph, Head, Written, serialize
 from .parts import Exit
+from .quantized import MOST_INPUTS, Int8
 from .stored import StoredWeights
+from .updates import Updates
 
 Attributes: TypeAlias = Mapping[str, int | float | str | Sequence[int]]
 
@@ -47,7 +49,8 @@ class GraphBuilder:
     com.microsoft.MultiHeadAttention, else plain ONNX operators for providers without it.
     ``branches`` says from which lengths on attention saves memory, ``exits`` after how many
     layers, in rising order and less than all, a run may stop: there the graph is cut into parts.
-    ``adaptation`` says what becomes of the model.
+    ``adaptation`` says what becomes of the model. With ``steps`` the linear layers before the
+    last hidden state and the table of ids are int8, the layers' inputs in so many steps.
     """
 
     def __init__(
@@ -59,14 +62,16 @@ class GraphBuilder:
         branches: Branches = DEFAULT_BRANCHES,
         exits: tuple[int, ...] = (),
         adaptation: Adaptation = UNADAPTED,
+        steps: int = 0,
     ) -> None:
         self.weights = weights
         self._adaptation = adaptation
         self._stored = StoredWeights(weights, adaptation.own)
+        self._updates = Updates(self, self._stored, adaptation)
+        self._int8 = Int8(self, self._stored, steps)
         self._linears: dict[str, tuple[Size, Size]] = {}
         self._encoder_linears: frozenset[str] = frozenset()
         self._encoder_weights: frozenset[str] = frozenset()
-        self._slots: list[ValueInfoProto] = []
         self._inputs = inputs
         self.fused = fused
         self.branches = branches
@@ -161,12 +166,13 @@ class GraphBuilder:
     @contextmanager
     def _inside(self) -> Iterator[list[NodeProto]]:
         """Write nodes into a list of their own; values that are remembered in it stay in it."""
-        outer = self._nodes, self._floats, self._shapes
+        outer = self._nodes, self._floats, self._shapes, self._int8.rows
         self._nodes, self._floats, self._shapes = [], dict(self._floats), dict(self._shapes)
+        self._int8.rows = dict(self._int8.rows)
         try:
             yield self._nodes
         finally:
-            self._nodes, self._floats, self._shapes = outer
+            self._nodes, self._floats, self._shapes, self._int8.rows = outer
 
     def _name(self, kind: str) -> str:
         """Return a name for a node and its output that no other of the whole graph has."""
@@ -212,6 +218,8 @@ class GraphBuilder:
         A half-precision table is cast after the look-up, so that it stays mapped from its file.
         """
         self._stored.take(name, (rows, width))
+        if self._int8.on and ids == self._inputs[0]:  # tables of types and positions are small
+            return self._int8.look_up(ids, name)
         return self._as_float(self.op("Gather", [name, ids]), name)
 
     def _as_float(self, value: str, name: str) -> str:
@@ -222,7 +230,14 @@ class GraphBuilder:
 
     def linear(self, x: str, name: str, inputs: Size, outputs: Size, *, biased: bool = True) -> str:
         """Apply ``name.weight`` ``[outputs, inputs]`` and ``name.bias``: 2-D in, 2-D out."""
-        y = self.stored_linear(x, name, inputs, outputs, biased=biased)
+        if self._int8.on and inputs.value <= MOST_INPUTS:
+            self._stored.take(f"{name}.weight", (outputs, inputs))
+            if biased:
+                self._stored.take(f"{name}.bias", (outputs,))
+            self._linears[name] = (inputs, outputs)
+            y = self._int8.linear(x, name, self._adaptation.updates.get(name), biased=biased)
+        else:
+            y = self.stored_linear(x, name, inputs, outputs, biased=biased)
         return self.adapted(x, y, name, inputs, outputs) if self.adapts else y
 
     @property
@@ -235,7 +250,7 @@ class GraphBuilder:
     ) -> str:
         """Apply a linear layer without what a run brings for it."""
         self._linears[name] = (inputs, outputs)
-        operands = [x, self._updated(self.weight(f"{name}.weight", outputs, inputs), name)]
+        operands = [x, self._updates.merged(self.weight(f"{name}.weight", outputs, inputs), name)]
         if biased:
             operands.append(self.weight(f"{name}.bias", outputs))
         return self.op("Gemm", operands, {"transB": 1})
@@ -245,7 +260,7 @@ class GraphBuilder:
 
         Both matrices have rank 0 where it brings none: ``y`` then stays what it is, to the bit.
         """
-        down, up = self._slot(name, inputs, outputs)
+        down, up = self._updates.slot(name, inputs, outputs)
         x = self.op("Gemm", [x, down], {"transB": 1})
         return self.op("Gemm", [x, up, y], {"transB": 1})
 
@@ -253,31 +268,10 @@ class GraphBuilder:
         """Mark the last hidden state, ``[batch * tokens, width]``: what follows is the head."""
         self._encoder_linears = frozenset(self._linears)
         self._encoder_weights = self._stored.taken
+        self._int8.on = False  # a head is little work
         if self._adaptation.part is not Part.HEAD:
             return x
         return self.fold(HIDDEN_STATE, width)
-
-    def _updated(self, weight: str, name: str) -> str:
-        """Add the update of a linear layer to its weight; ONNX Runtime does so while it loads."""
-        update = self._adaptation.updates.get(name)
-        if update is None:
-            return weight
-        down, up = slot_names(name)
-        self._stored.write(down, update.down)
-        self._stored.write(up, update.up)
-        return self.op("Add", [weight, self.op("MatMul", [up, down])])
-
-    def _slot(self, name: str, inputs: Size, outputs: Size) -> tuple[str, str]:
-        """Add the inputs for an update of a linear layer, of rank 0 by default."""
-        down, up = slot_names(name)
-        initializers = self._stored.initializers
-        if down in initializers:  # a layer that is applied twice
-            return down, up
-        for slot, shape in ((down, (0, inputs.value)), (up, (outputs.value, 0))):
-            rank = [size or f"{name} rank" for size in shape]
-            self._slots.append(helper.make_tensor_value_info(slot, TensorProto.FLOAT, rank))
-            initializers[slot] = helper.make_tensor(slot, TensorProto.FLOAT, shape, [])
-        return down, up
 
     def fold(self, x: str, width: Size) -> str:
         """Reshape ``[batch, tokens, ...]`` to ``[batch * tokens, width]``."""
@@ -301,10 +295,11 @@ class GraphBuilder:
         written = Written(
             nodes=self._nodes,
             inputs=self._inputs,
-            slots=self._slots,
+            slots=self._updates.slots,
             initializers=[*stored.initializers.values(), *self._constants.values()],
+            makes=self._int8.makes,
             exits=self._exits,
-            fused=self.fused,
+            fused=self.fused or self._int8.steps > 0,
         )
         serialized = serialize(written, head)
         return Graph(
@@ -317,7 +312,8 @@ class GraphBuilder:
             vocab_size=head.vocab_size,
             position_limit=head.position_limit,
             type_vocab_size=head.type_vocab_size,
-            dtype=stored.dtype,
+            dtype="INT8" if self._int8.steps else stored.dtype,
+            makes=serialized.makes,
             linears=self._linears,
             encoder_linears=self._encoder_linears,
             encoder_weights=self._encoder_weights,

@@ -8,6 +8,7 @@ from typing import Final
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from ..adaptation import HIDDEN_STATE
+from ..initializers import Make
 from .config_values import Size
 from .parts import Exit, LayerPart, nodes_before, values_of
 
@@ -41,7 +42,8 @@ class Graph:
     (embedding), or what ``end_embedding`` makes of that; ``width`` is the last dimension of the
     former. Ids go up to ``vocab_size`` and
     ``type_vocab_size``, tokens up to ``position_limit``. ``dtype`` is that of the stored
-    weights that run, joined by ``+`` where they differ.
+    weights that run, joined by ``+`` where they differ, or INT8 where they are quantized. Then
+    ``makes`` give the initializers of ``model`` that the session must be handed over.
 
     ``linears`` are the inputs and outputs of every linear layer by name, of the whole model;
     ``encoder_linears`` and ``encoder_weights`` name those before the last hidden state. The graph
@@ -60,6 +62,7 @@ class Graph:
     position_limit: int
     type_vocab_size: int
     dtype: str
+    makes: tuple[Make, ...]
     linears: Mapping[str, tuple[Size, Size]]
     encoder_linears: frozenset[str]
     encoder_weights: frozenset[str]
@@ -69,13 +72,15 @@ class Graph:
 class Written:
     """What was written for a graph: its nodes in order, inputs, values that it holds, and exits.
 
-    ``slots`` are inputs that have a default among the ``initializers``.
+    ``slots`` are inputs that have a default among the ``initializers``. ``makes`` give others,
+    by the name of the first that they give.
     """
 
     nodes: Sequence[NodeProto]
     inputs: Sequence[str]
     slots: Sequence[ValueInfoProto]
     initializers: Sequence[TensorProto]
+    makes: Mapping[str, Make]
     exits: Sequence[Exit]
     fused: bool
 
@@ -87,6 +92,7 @@ class Serialized:
     model: bytes
     parts: tuple[LayerPart, ...]
     inputs: tuple[str, ...]
+    makes: tuple[Make, ...]
 
 
 def serialize(written: Written, head: Head) -> Serialized:
@@ -100,10 +106,16 @@ def serialize(written: Written, head: Head) -> Serialized:
         nodes = nodes_before(all_nodes, [place.hidden, place.answer], given)
         nodes.append(helper.make_node("Identity", [place.answer], [head.name], head.name))
         model = _model(written, nodes, inputs, given, head, place.hidden)
-        parts.append(LayerPart(place.layer, model, place.hidden))
+        parts.append(LayerPart(place.layer, model, place.hidden, _makes(written, nodes)))
         given = place.hidden
     nodes = nodes_before(all_nodes, [head.name], given)
-    return Serialized(_model(written, nodes, inputs, given, head, ""), tuple(parts), inputs)
+    model = _model(written, nodes, inputs, given, head, "")
+    return Serialized(model, tuple(parts), inputs, _makes(written, nodes))
+
+
+def _makes(written: Written, nodes: Sequence[NodeProto]) -> tuple[Make, ...]:
+    read = values_of(nodes)
+    return tuple(make for name, make in written.makes.items() if name in read)
 
 
 def _model(

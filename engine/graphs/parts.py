@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, NodeProto
 
+from ..initializers import Make
+
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
@@ -18,11 +20,13 @@ class LayerPart:
     ``model`` is a serialized ModelProto that takes what the whole graph takes, and besides, but
     for the first part, the ``hidden`` of the part before. It gives the output of the whole graph,
     as if the layers ended here, and ``hidden``, float32 ``[batch * tokens, hidden size]``.
+    ``makes`` give the initializers that the session must be handed over.
     """
 
     layer: int
     model: bytes
     hidden: str
+    makes: tuple[Make, ...]
 
 
 @dataclass(frozen=True, slots=True)

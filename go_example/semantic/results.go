@@ -118,7 +118,7 @@ type Info struct {
 	Architecture  string // of config.json, may be empty
 	Source        string // "safetensors" or "onnx"
 	Provider      string // execution provider that runs it
-	DType         string // of the weights, read from the files
+	DType         string // of the weights: of the files, or "int8" made of them
 	Task          Task
 	MultiLabel    bool
 	Labels        []string

@@ -150,6 +150,7 @@ def test_graph_describes_itself() -> None:
         position_limit=128,
         type_vocab_size=2,
         dtype="F32",
+        makes=(),
         linears={},
         encoder_linears=frozenset(graph.linears.keys() - {"bert.pooler.dense", "classifier"}),
         encoder_weights=frozenset(

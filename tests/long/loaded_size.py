@@ -1,9 +1,9 @@
 """Load a model folder and answer its longest text; print what that took.
 
-usage: loaded_size.py SMALL FOLDER: SMALL is another folder of the same task, loaded first so that
-what the process needs once is there. Prints, as JSON, resident memory in bytes over what it was
-before: ``peak`` of the load, ``loaded`` after it, and ``call``, the peak of a call over that; and
-``seconds`` of the load, the ``tokens`` of the text and the ``shape`` of what came back.
+usage: loaded_size.py SMALL FOLDER PRECISION: SMALL is another folder of the same task, loaded
+first so that what the process needs once is there. Prints, as JSON, resident memory in bytes over
+what it was before: ``peak`` of the load, ``loaded`` after it, and ``call``, the peak of a call over
+that; and ``seconds`` of the load, the ``tokens`` of the text and the ``shape`` of what came back.
 """
 
 import json
@@ -13,7 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from libsemantic.engine.config import LongText, Output, RunOptions, Task
+from libsemantic.engine.config import (
+    LoadOptions,
+    LongText,
+    Output,
+    Precision,
+    RunOptions,
+    Task,
+)
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
 
@@ -45,14 +52,14 @@ def answer(registry: Registry, handle: int, text: str) -> tuple[int, Float32]:
     return tokens.rows.scored_token_count[0], tokens.probabilities
 
 
-def main(small: str, folder: str) -> None:
+def main(small: str, folder: str, precision: str) -> None:
     registry = Registry()
     text = "a b c " * 4000
     registry.unload(registry.load(small), 10_000)
     before = memory("VmRSS")
     forget_peak()
     start = time.monotonic()
-    handle = registry.load(folder)
+    handle = registry.load(folder, LoadOptions(precision=Precision[precision]))
     seconds = time.monotonic() - start
     peak, loaded = memory("VmHWM"), memory("VmRSS")
     answer(registry, handle, "a b c")  # pages of the embeddings that any text needs

@@ -202,8 +202,17 @@ def write_folder(folder: Path, size: Size, family: str) -> None:
     write_weights(folder / "model.safetensors", shapes(config, size.task, LABELS))
 
 
+# The most that a load may take, at its peak and after it, as a share of the file. In int8 the C
+# heap keeps a part of what DeBERTa's projected distances took while they were folded.
+MEMORY = {"FP32": (1.2, 1.2), "INT8": (0.85, 0.36)}
+_KEPT_OF_DEBERTA = 0.5
+
+
+@pytest.mark.parametrize("precision", MEMORY)
 @pytest.mark.parametrize("family", SIZES)
-def test_a_base_size_folder_loads_in_the_memory_of_its_file(tmp_path: Path, family: str) -> None:
+def test_a_base_size_folder_loads_in_the_memory_of_its_file(
+    tmp_path: Path, family: str, precision: str
+) -> None:
     size = SIZES[family]
     if SIZE < 0.1 and size.config.get("vocab_size", 0) != 30_522:
         pytest.skip("a look takes the smaller ones")
@@ -211,8 +220,9 @@ def test_a_base_size_folder_loads_in_the_memory_of_its_file(tmp_path: Path, fami
     write_folder(folder, size, family)
     file = (folder / "model.safetensors").stat().st_size
     assert file > 250 * MEGABYTE
+    script, small = str(HERE / "loaded_size.py"), str(MODELS / size.golden)
     ran = subprocess.run(
-        [sys.executable, str(HERE / "loaded_size.py"), str(MODELS / size.golden), str(folder)],
+        [sys.executable, script, small, str(folder), precision],
         capture_output=True,
         text=True,
         timeout=1800,
@@ -222,13 +232,17 @@ def test_a_base_size_folder_loads_in_the_memory_of_its_file(tmp_path: Path, fami
     assert (ran.returncode, ran.stderr) == (0, "")
     numbers = json.loads(ran.stdout)
     print(
-        f"{family}: file {file >> 20} MB, load {numbers['peak'] / file:.2f} of it at the peak and"
-        f" {numbers['loaded'] / file:.2f} after, {numbers['seconds']:.1f} s; a call of"
+        f"{family} {precision}: file {file >> 20} MB, load {numbers['peak'] / file:.2f} of it at"
+        f" the peak and {numbers['loaded'] / file:.2f} after, {numbers['seconds']:.1f} s; a call of"
         f" {numbers['tokens']} tokens {numbers['call'] >> 20} MB"
     )
     assert numbers["tokens"] == size.limit
     rows = size.limit - 2 if size.task == _TOKEN else 1  # without the template's own
     width = size.config["hidden_size"] if size.task == _EMBEDDING else LABELS
     assert numbers["shape"] == [rows, width]
-    assert numbers["peak"] <= 1.2 * file
+    peak, loaded = MEMORY[precision]
+    if (family, precision) == ("deberta-v2", "INT8"):
+        loaded = _KEPT_OF_DEBERTA
+    assert numbers["peak"] <= peak * file
+    assert numbers["loaded"] <= loaded * file
     assert numbers["call"] <= size.call

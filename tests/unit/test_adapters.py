@@ -431,7 +431,7 @@ def test_a_base_that_is_none(
     ("options", "error", "message"),
     [
         (LoadOptions(task=Task.EMBEDDING), UnsupportedError, "for sequence_classification, not"),
-        (LoadOptions(precision=Precision.INT8), UnsupportedError, "INT8"),
+        (LoadOptions(precision=Precision.BF16), UnsupportedError, "BF16, but in FP32, INT8"),
         (LoadOptions(max_tokens=513), InvalidArgumentError, "512 positions"),
         (LoadOptions(timeout_ms=1), DeadlineError, "timeout_ms 1"),
     ],

@@ -207,7 +207,6 @@ def test_models_of_all_tasks_live_side_by_side(registry: Registry) -> None:
         (LoadOptions(adapter_mode=AdapterMode.MERGED), InvalidArgumentError, "adapter_mode"),
         (LoadOptions(precision=Precision.FP16), UnsupportedError, "FP16"),
         (LoadOptions(precision=Precision.BF16), UnsupportedError, "BF16"),
-        (LoadOptions(precision=Precision.INT8), UnsupportedError, "INT8 is not supported yet"),
         (LoadOptions(max_tokens=129), InvalidArgumentError, "129.*128 positions"),
         (LoadOptions(task=Task.EMBEDDING), UnsupportedError, "embedding"),
         (LoadOptions(task=Task.TOKEN_CLASSIFICATION), UnsupportedError, "token_classification"),

@@ -17,7 +17,7 @@ from libsemantic.engine.errors import (
     SemanticError,
     UnsupportedError,
 )
-from libsemantic.engine.weights import Tensor, load_array, read_weights
+from libsemantic.engine.weights import Tensor, load_array, load_rows, read_weights
 
 Entry = dict[str, object]
 
@@ -110,6 +110,14 @@ def test_load_array_gives_the_stored_values(
     array = load_array(read_weights(put(tmp_path, pack(header, b"\xff" * 3 + data)))["y"])
     assert array.dtype == np.float32
     assert np.array_equal(array, np.array(expected, np.float32).reshape(2, 2))
+
+
+def test_load_rows_gives_a_part_of_load_array(tmp_path: Path) -> None:
+    array = np.random.default_rng(1).standard_normal((7, 3, 2)).astype(np.float32)
+    save_file({"a": array[:2], "x": array}, tmp_path / "model.safetensors")
+    tensor = read_weights(tmp_path)["x"]
+    for first, end in ((0, 7), (0, 1), (2, 5), (6, 7)):
+        assert np.array_equal(load_rows(tensor, first, end), array[first:end])
 
 
 def test_load_array_refuses_other_dtypes_and_files_that_changed(tmp_path: Path) -> None:
