@@ -357,6 +357,8 @@ def test_embeddings_of_fewer_dimensions(candle: Candle) -> None:
             assert np.linalg.norm(answer["result"]["data"]) == pytest.approx(1, abs=1e-5)
 
 
+# By transformers: the model with all but its first n layers taken away, for each n; the mean of its
+# last hidden state, at unit length.
 LAYERS = json.loads((HERE / "candle_layers.json").read_text())
 
 
