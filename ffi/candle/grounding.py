@@ -111,8 +111,7 @@ def detect_hallucinations(
 def _spans(answer: bytes, result: TokenClassification, threshold: float) -> Iterator[Span]:
     """Yield the runs of tokens whose likeliest label is not the quiet one and likely enough.
 
-    Tokens without width neither
-    break nor extend a span; blanks at its ends are no part of it.
+    Tokens without width neither break nor extend a span; blanks at its ends are no part of it.
     """
     quiet = quiet_label(result.labels)
     least = float(np.float32(threshold))  # as the scores are
@@ -241,6 +240,4 @@ def _explained(span: Span, inference: Inference | str) -> ExplainedSpan:
     )
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb for verb in (detect_hallucinations, infer, explain_hallucinations)
-}
+VERBS: tuple[Verb, ...] = (detect_hallucinations, infer, explain_hallucinations)
