@@ -1,4 +1,4 @@
-"""Upstream's global cells as names in the one registry: a slot holds the model ``candle/...``."""
+"""candle-binding's global cells as names in the registry: a slot holds the model ``candle/...``."""
 
 import os
 import threading
@@ -21,6 +21,7 @@ from .table import ROWS, SLOTS, VECTORS, Slot
 
 TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
 DEFAULT_TOKEN_LIMIT = 8192
+_UNDO_MS = 60_000
 
 
 class Wanted(NamedTuple):
@@ -36,9 +37,6 @@ class Wanted(NamedTuple):
     adapters_count: bool = True
     base_path: str = ""
     max_batch_rows: int = 0
-
-
-_UNDO_MS = 60_000
 
 
 def _loaders() -> Mapping[str, str]:
