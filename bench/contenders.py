@@ -1,7 +1,6 @@
 """The programs that are compared: started once, asked in turn, each idle while another is asked."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
