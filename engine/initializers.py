@@ -37,6 +37,6 @@ def make_zeros(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Initializ
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError):
         raise OutOfMemoryError(
-            f"the system refused {size >> 20} MiB for weights in int8; free some"
+            f"the system refused {-(-size >> 20)} MiB for weights in int8; free some"
         ) from None
     return Initializer(name, np.frombuffer(pages, dtype).reshape(shape), pages)

@@ -27,7 +27,8 @@ def resident_bytes() -> int:
 def require_bytes(count: int, purpose: str) -> None:
     """Raise OutOfMemoryError if the system refuses that many bytes for ``purpose`` now.
 
-    Ask before work in the tokenizers library: it ends the process where memory is refused to it.
+    Ask before work in the tokenizers library and in protobuf: they end the process where memory is
+    refused to them.
     """
     if count < _SMALL_BYTES and not _refuses_small():
         return

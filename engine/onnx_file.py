@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from .descriptions import file_size, stays_inside
 from .errors import BadArtifactError, NotFoundError, UnsupportedError
+from .memory import require_bytes
 from .onnx_checks import check_functions, count_embeddings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES = 2**31 - 1  # the limit of a protobuf message
+_LEAST_BYTES = 16 << 20  # what is asked for before a file is parsed, and twice its size
 _MAX_NAME = 4096
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _INPUT_DTYPES = ("int64", "int32")
@@ -141,6 +143,7 @@ def _parse(path: Path, size: int) -> onnx.ModelProto:
         raise BadArtifactError(
             f"{path} has {size} bytes, ONNX allows {_MAX_BYTES}; export with external data"
         )
+    require_bytes(max(2 * size, _LEAST_BYTES), f"to read {path}")
     try:
         model = onnx.load_model_from_string(path.read_bytes())
     except OSError as error:

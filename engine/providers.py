@@ -203,7 +203,7 @@ def resolve(
         kinds = [kind]
     else:
         known = [f"{k} or {k}:N" if row.numbered else k for k, row in PROVIDERS.items()]
-        raise InvalidArgumentError(f"unknown device {name!r}; use auto, {', '.join(known)}")
+        raise InvalidArgumentError(f"unknown device {name!r:.60}; use auto, {', '.join(known)}")
     devices = []
     for each in kinds:
         row = PROVIDERS[each]

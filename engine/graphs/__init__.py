@@ -11,6 +11,7 @@ from typing import Final
 from ..adaptation import UNADAPTED, Adaptation
 from ..config import Task
 from ..errors import UnsupportedError
+from ..memory import require_bytes
 from ..weights import Tensor
 from .bert import build_bert
 from .builder import DEFAULT_BRANCHES, Branches, GraphBuilder
@@ -53,6 +54,8 @@ class Family:
     exits: bool = False
 
 
+# More than a graph takes without its weights; protobuf crashes where memory is refused to it.
+_GRAPH_BYTES: Final = 32 << 20
 _POSITION_IDS: Final = "*position_ids"  # a buffer 0, 1, 2 … that old checkpoints saved
 _ROTARY_BUFFER: Final = "*rotary_emb.inv_freq"  # frequencies that old checkpoints saved
 _LANGUAGE_HEAD: Final = "lm_head.weight"  # of a language model that became an embedder
@@ -168,8 +171,9 @@ def build_graph(
     layers, in rising order and less than all, a run may stop, ``adaptation`` what an adapter
     makes of the model. With ``steps`` the model runs in int8 (see ``quantized``). With ``end`` the
     graph of an embedding model answers with vectors, else with token states. Raises
-    ``UnsupportedError`` for a family, task or variant that is not known, and
-    ``BadArtifactError`` where config and weights are incomplete or contradict each other.
+    ``UnsupportedError`` for a family, task or variant that is not known,
+    ``BadArtifactError`` where config and weights are incomplete or contradict each other, and
+    ``OutOfMemoryError``.
     """
     model_type = read(config, "model_type", str)
     if model_type not in FAMILIES:
@@ -185,6 +189,7 @@ def build_graph(
         )
     if exits and not family.exits:
         raise UnsupportedError(f"{model_type} models answer only from their last layer")
+    require_bytes(_GRAPH_BYTES, "to build the graph of the model")
     builder = GraphBuilder(
         weights,
         family.inputs,

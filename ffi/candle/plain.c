@@ -41,6 +41,19 @@ static record *records;
 static size_t record_count;
 static size_t lora_bytes;
 
+static void before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+/* Else a child would wait for a lock that another thread of its parent held. */
+__attribute__((constructor)) static void watch_forks(void) {
+    (void)pthread_atfork(before_fork, after_fork, after_fork);
+}
+
 static unsigned char *allocate(const char *function, size_t size, size_t counted) {
     const candle_calls *calls = candle_find_calls(function);
     record *made;

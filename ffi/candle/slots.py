@@ -1,6 +1,7 @@
 """candle-binding's global cells as names in the registry: a slot holds the model ``candle/...``."""
 
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -22,6 +23,7 @@ from .table import ROWS, SLOTS, VECTORS, Slot
 TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
 DEFAULT_TOKEN_LIMIT = 8192
 _UNDO_MS = 60_000
+_DIGITS = re.compile("[0-9]{1,10}")
 
 
 class Wanted(NamedTuple):
@@ -175,7 +177,8 @@ def token_limit() -> int:
     text = os.environ.get(TOKEN_LIMIT, "")
     if not text:
         return 0
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
+    # Python refuses to read thousands of digits.
+    if not _DIGITS.fullmatch(text) or not 0 < int(text) < 1 << 31:
         raise InvalidArgumentError(
             f"{TOKEN_LIMIT} is {text!r:.40}; set it to a number of tokens, or to nothing"
         )

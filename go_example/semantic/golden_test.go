@@ -3,6 +3,7 @@
 package semantic
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -391,14 +392,16 @@ func TestCountTokens(t *testing.T) {
 	if left := strings.TrimSpace(long[covered:]); left != "" {
 		t.Errorf("no window covers %q", left)
 	}
-	cut, err := model.CountTokens(
-		context.Background(), []string{long}, RunOptions{LongText: LongTextCut})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r := cut.Rows[0]; !r.Truncated || r.ScoredTokenCount != want.MaxLength ||
-		r.TokenCount != row.TokenCount || r.WindowCount != 1 {
-		t.Errorf("cut: %+v", r.Row)
+	for _, maxTokens := range []int{0, 16} {
+		cut, err := model.CountTokens(context.Background(), []string{long},
+			RunOptions{LongText: LongTextCut, MaxTokens: maxTokens})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := cut.Rows[0]; !r.Truncated || r.ScoredTokenCount != cmp.Or(maxTokens, want.MaxLength) ||
+			r.TokenCount != row.TokenCount || r.WindowCount != 1 {
+			t.Errorf("cut at %d: %+v", maxTokens, r.Row)
+		}
 	}
 	_, err = model.CountTokens(
 		context.Background(), []string{long}, RunOptions{LongText: LongTextRefuse})

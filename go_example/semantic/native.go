@@ -152,6 +152,7 @@ func (a *arguments) runOptions(o RunOptions, limits callLimits) *C.semantic_run_
 		prompt_name:    a.option("PromptName", o.PromptName),
 		output:         C.semantic_output(o.Output),
 		normalize:      C.semantic_normalize(o.Normalize),
+		max_tokens:     C.int64_t(o.MaxTokens),
 	}
 	c.struct_size = C.size_t(unsafe.Sizeof(*c))
 	if o.NoPrompt {

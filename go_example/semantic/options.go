@@ -92,6 +92,7 @@ const (
 // RunOptions of one call. The zero value of every field is its default.
 type RunOptions struct {
 	LongText      LongText
+	MaxTokens     int     // longest text or window scored; default, and the most: Info.MaxTokens
 	WindowOverlap int     // tokens; default min(128, MaxTokens / 4)
 	Shorten       Shorten // pairs only
 	Dimension     int     // embedding only; one of Info.Dimensions

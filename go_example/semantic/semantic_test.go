@@ -134,6 +134,8 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		"too large":     {WindowOverlap: math.MaxInt32 + 1},
 		"too small":     {Dimension: math.MinInt32 - 1},
 		"negative":      {WindowOverlap: -1},
+		"no tokens":     {MaxTokens: -1},
+		"many tokens":   {MaxTokens: math.MaxInt64},
 		"unknown value": {LongText: 17},
 		"threshold":     {Threshold: 2},
 	} {

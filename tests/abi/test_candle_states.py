@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from libsemantic.engine.config import LoadOptions, Output, RunOptions
 from libsemantic.engine.registry import REGISTRY
 
-from .binding import MODELS
+from .binding import BUILD, MODELS
 from .candle import (
     EMBEDDING_INITS,
     OUT,
@@ -28,6 +28,7 @@ from .candle import (
     in_a_process,
     line,
 )
+from .harness import HERE, compile_program, run
 from .test_candle_answers import cases_of, load, load_embeddings, softmax
 
 TOLERANCE = 1e-4
@@ -278,6 +279,18 @@ def test_labels_are_nobodys(candle: Candle) -> None:
     assert candle.stats()["unfreed"] == 0
 
 
+def test_forks_while_memory_is_taken(tmp_path: Path) -> None:
+    program, library = tmp_path / "candle_forked", BUILD / "lib"
+    compile_program(
+        HERE / "candle_forked.c",
+        program,
+        *("-I", str(BUILD / "include"), f"-L{library}", f"-Wl,-rpath,{library}"),
+        *("-lcandle_semantic_router", "-lsemantic"),
+    )
+    answer = run(program)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
 # ---- Limits ----------------------------------------------------------------------------------
 
 LONG = " ".join(["math law code the router picks café 数学"] * 200)
@@ -307,7 +320,7 @@ def test_the_limit_that_the_environment_sets(driver: Path, given: str) -> None:
     assert "math law" not in said.errors
 
 
-@pytest.mark.parametrize("given", ["0", "-3", "many", "1.5", "9" * 30, " 512", "512 "])
+@pytest.mark.parametrize("given", ["0", "-3", "many", "1.5", "9" * 30, "9" * 5000, " 512", "512 "])
 def test_a_limit_that_makes_no_sense(driver: Path, given: str) -> None:
     """Nothing is guessed: the init fails and says why."""
     slot = SLOT_OF_INIT["init_modernbert_classifier"]

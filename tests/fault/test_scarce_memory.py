@@ -119,6 +119,38 @@ def test_threads_of_a_model_that_are_refused(asked: str, threads: int, said: str
     )
 
 
+SCARCE_LOAD = """
+import resource, sys
+from pathlib import Path
+from libsemantic.engine import REGISTRY, LoadOptions
+from libsemantic.engine.config import Precision
+from libsemantic.engine.errors import SemanticError
+
+kept = REGISTRY.load(sys.argv[1], LoadOptions(name="first", precision=Precision.INT8))
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + (int(sys.argv[3]) << 19)
+before = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+said = []
+try:
+    REGISTRY.load(sys.argv[2], LoadOptions(name="second", precision=Precision(int(sys.argv[4]))))
+except SemanticError as error:
+    said.append(error.status.name)
+resource.setrlimit(resource.RLIMIT_AS, before)
+REGISTRY.classify(kept, ["math"])
+sys.stdout.write(" ".join(said))
+"""
+
+
+@pytest.mark.parametrize("precision", [1, 4])
+@pytest.mark.parametrize("half_mebibytes", [0, 2, 4, 8])
+def test_a_graph_for_which_there_is_no_memory(precision: int, half_mebibytes: int) -> None:
+    """Protobuf would end the process: nothing is built."""
+    folder = MODELS / "bert-seq", MODELS / "modernbert-token"
+    said = python(SCARCE_LOAD, *folder, str(half_mebibytes), str(precision))
+    assert said == "OUT_OF_MEMORY"
+
+
 def test_a_thread_for_deadlines_that_is_refused(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
