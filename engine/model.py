@@ -34,7 +34,7 @@ from .errors import (
     UnsupportedError,
 )
 from .info import describe
-from .memory import resident_bytes
+from .memory import require_bytes, resident_bytes
 from .opening import OpenGraph, Running, open_graph, open_model
 from .postprocess import Pool, pooling, require_finite
 from .providers import Device
@@ -47,6 +47,7 @@ from .watchdog import Watchdog
 from .windows import plan_windows
 
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
+_LEAST_BYTES = 32 << 20  # any load takes more
 _DEFAULT_QUEUE_ROWS = 1 << 16
 _DEFAULT_QUEUE_TOKENS = 1 << 24
 
@@ -109,6 +110,8 @@ def load_model(
 
     Raise a SemanticError that names what is wrong and the remedy; nothing is kept then.
     """
+    # The system's own refusals would say of a folder that it cannot be read.
+    require_bytes(_LEAST_BYTES, "to load a model")
     before = resident_bytes()
     devices = find_devices(options.device or runtime.device, options.precision, options.arena_bytes)
     passed_over: list[str] = []
