@@ -162,9 +162,10 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
 	$(PY) bench/adapters.py
-	$(PY) bench/candle.py
 	$(PY) bench/int8.py
 	$(PY) bench/peers.py $(PEERS_ARGS)
+	@# Last, since it fails where a call takes too long.
+	$(PY) bench/candle.py
 
 .PHONY: bench-quick
 bench-quick: bench-programs ## compare MiniLM with other libraries (2 minutes)

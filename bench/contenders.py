@@ -1,7 +1,6 @@
 """The programs that are compared: started once, asked in turn, each idle while another is asked."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -256,12 +255,8 @@ def write_graph(folder: Path) -> tuple[Path, tuple[str, ...], str]:
     graph = build_graph(spec.config, spec.task, read_weights(spec.model_folder))
     target = BUILD / "bench" / "graphs" / folder.name
     target.mkdir(parents=True, exist_ok=True)
-    weights = target / "model.safetensors"
-    weights.unlink(missing_ok=True)
-    try:
-        os.link(folder / "model.safetensors", weights)  # a symbolic link would leave the folder
-    except OSError:  # another disk
-        shutil.copy(folder / "model.safetensors", weights)
+    # A copy: ONNX Runtime refuses links that leave the folder, and others files with two names.
+    shutil.copyfile(folder / "model.safetensors", target / "model.safetensors")
     file = target / "model.onnx"
     file.write_bytes(graph.model)
     return file, graph.inputs, graph.output

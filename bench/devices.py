@@ -21,7 +21,8 @@ from random_models import MODERNBERT_BASE, modernbert_shapes, write_model
 
 from libsemantic.engine.config import LoadOptions, available_cpus
 from libsemantic.engine.errors import SemanticError
-from libsemantic.engine.providers import PROVIDERS, cpu_instructions
+from libsemantic.engine.processor import cpu_instructions
+from libsemantic.engine.providers import PROVIDERS
 from libsemantic.engine.registry import REGISTRY
 
 MINILM = Path(__file__).resolve().parent.parent / "build" / "models" / "minilm"

@@ -10,6 +10,7 @@ import os
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 from .config import (
+    AdapterMode,
     LoadOptions,
     LogLevel,
     LongText,
@@ -56,6 +57,7 @@ from .stats import State
 
 __all__ = [
     "REGISTRY",
+    "AdapterMode",
     "AlreadyExistsError",
     "BadArtifactError",
     "Call",

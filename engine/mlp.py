@@ -93,7 +93,8 @@ class MlpSelector:
             raise NotReadyError("the selector is not trained; read a trained one from its JSON")
         if query.shape != (self.feature_dim,):
             raise InvalidArgumentError(
-                f"the query has {query.size} numbers, the selector takes {self.feature_dim}"
+                f"the query has {query.size} numbers, the selector takes {self.feature_dim}; pass "
+                "as many"
             )
         with np.errstate(all="ignore"):  # what overflows is refused
             scores = query.astype(np.float32)

@@ -16,7 +16,6 @@ from .config import (
     NO_DEMANDS,
     Demands,
     LoadOptions,
-    LongText,
     RuntimeOptions,
     Task,
     available_cpus,
@@ -30,13 +29,13 @@ from .errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     OutOfMemoryError,
-    SemanticError,
     UnsupportedError,
 )
 from .info import describe
+from .load_checks import check_vocabulary, embedding_dimension, longest_window, self_test
 from .memory import require_bytes, resident_bytes
 from .opening import OpenGraph, Running, open_graph, open_model
-from .postprocess import Pool, pooling, require_finite
+from .postprocess import Pool, pooling
 from .providers import Device
 from .results import ModelInfo
 from .session import Session
@@ -44,7 +43,6 @@ from .sharing import Shelf, file_identity
 from .ticket import FOREVER, Ticket
 from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
 from .watchdog import Watchdog
-from .windows import plan_windows
 
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
 _LEAST_BYTES = 32 << 20  # any load takes more
@@ -132,14 +130,7 @@ def load_model(
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
         queue_tokens=options.queue_tokens or runtime.queue_tokens or _DEFAULT_QUEUE_TOKENS,
     )
-    dimension = 0
-    if spec.task is Task.EMBEDDING:
-        dimension = dense[-1].weight.shape[0] if dense else found.width * max(1, len(spec.pooling))
-        if max(spec.dimensions, default=0) > dimension:
-            raise BadArtifactError(
-                f"{spec.folder}: config.json allows {max(spec.dimensions)} dimensions, the model "
-                f"gives {dimension}; correct its matryoshka dimensions"
-            )
+    dimension = embedding_dimension(spec, dense, found.width)
     grown_bytes = max(0, resident_bytes() - before - found.running.base_grown_bytes)
     info = describe(
         replace(spec, warnings=(*spec.warnings, *passed_over)),
@@ -226,7 +217,7 @@ def _open(
     ticket.check()
     dense = load_dense(spec)
     opened = open_graph(spec, dense, device, options.adapter_mode)
-    max_tokens, position_limit = _max_tokens(spec, opened, options.max_tokens)
+    max_tokens, position_limit = longest_window(spec, opened, options.max_tokens)
     ticket.check()
     tokenizer_before = resident_bytes()
     held = shelves.tokenizers.share(
@@ -234,7 +225,7 @@ def _open(
     )
     tokenizer = held.tokenizer
     tokenizer_grown = max(0, resident_bytes() - tokenizer_before)
-    spec = _check_vocabulary(spec, tokenizer, opened)
+    spec = check_vocabulary(spec, tokenizer, opened)
     ticket.check()
     threads = options.intra_op_threads or runtime.intra_op_threads or available_cpus()
     if threads > _MAX_THREADS:
@@ -256,7 +247,7 @@ def _open(
         pad_id = _pad_id(spec, tokenizer)
         session = Session(running.runner, pad_id=pad_id, token_types=spec.token_types)
         with np.errstate(all="ignore"):  # what overflows is refused
-            width = _self_test(spec, tokenizer, session, opened, max_tokens, control)
+            width = self_test(spec, tokenizer, session, opened, max_tokens, control)
     return _Opened(
         spec,
         dense,
@@ -313,100 +304,9 @@ def _layers(spec: ModelSpec, opened: OpenGraph) -> tuple[int, ...]:
     return (*early, count) if early and isinstance(count, int) else early
 
 
-def _max_tokens(spec: ModelSpec, opened: OpenGraph, asked: int) -> tuple[int, int]:
-    """Return the longest window and the most it may be."""
-    limit = opened.position_limit or spec.position_limit or spec.default_max_tokens
-    if asked > limit:
-        raise InvalidArgumentError(
-            f"max_tokens is {asked}, the model has {limit} positions; give {limit} or less"
-        )
-    return asked or min(spec.default_max_tokens or limit, limit), limit
-
-
-def _check_vocabulary(spec: ModelSpec, tokenizer: Tokenizer, opened: OpenGraph) -> ModelSpec:
-    """Compare the tokenizer with the tables of the model; return the spec, perhaps with a warning.
-
-    Special tokens may lie beyond the embeddings, as that of images does in EmbeddingGemma: a text
-    with one of them is refused when it comes.
-    """
-    rows = opened.vocab_size
-    if rows and tokenizer.vocab_size > rows:
-        found = f"{spec.tokenizer_path} has token ids up to {tokenizer.vocab_size - 1}, the model"
-        (encoded,) = tokenizer.encode(["a"], False)
-        if int(encoded.ids.max(initial=0)) >= rows or not tokenizer.only_added_from(rows):
-            raise BadArtifactError(
-                f"{found} has {rows} embeddings; use the tokenizer that belongs to the model"
-            )
-        warning = f"{found} has {rows} embeddings; texts with the added tokens beyond are refused"
-        spec = replace(spec, warnings=(*spec.warnings, warning))
-    if opened.type_vocab_size and spec.token_types and tokenizer.pair is not None:
-        (pair,) = tokenizer.encode_pairs(["a"], ["a"], False)
-        types = int(pair.type_ids.max(initial=0)) + 1
-        if types > opened.type_vocab_size:
-            raise BadArtifactError(
-                f"{spec.tokenizer_path} gives pairs {types} token types, the model has "
-                f"{opened.type_vocab_size}; use the tokenizer that belongs to the model"
-            )
-    return spec
-
-
 def _pad_id(spec: ModelSpec, tokenizer: Tokenizer) -> int:
     """Return the id that fills short rows; the attention mask hides it, so any id will do."""
     if spec.pad_token_id is not None:
         return spec.pad_token_id
     named = tokenizer.token_id(spec.pad_token) if spec.pad_token else None
     return next((each for each in (named, tokenizer.pad_id) if each is not None), 0)
-
-
-def _self_test(
-    spec: ModelSpec,
-    tokenizer: Tokenizer,
-    session: Session,
-    opened: OpenGraph,
-    max_tokens: int,
-    control: RunControl,
-) -> int:
-    """Score two texts and check shape and values; return the width of the output."""
-    encodings = tokenizer.encode(["a", "a b"], False)  # in one run, so that one is padded
-    if not all(encoded.token_count for encoded in encodings):
-        raise BadArtifactError(
-            f"{spec.tokenizer_path} makes no tokens of a text; use the tokenizer that belongs to "
-            "the model"
-        )
-    windows = [plan_windows(e, max_tokens, LongText.CUT).windows[0] for e in encodings]
-    try:
-        for part in opened.model.parts:
-            control.layer = part.layer
-            require_finite(session.run(windows, control)[0])
-        control.layer = 0
-        output = session.run(windows, control)[0]
-    except OutOfMemoryError:
-        raise OutOfMemoryError(
-            f"the system refused the memory for two short texts in {spec.folder}; free some, or "
-            "use another model"
-        ) from None
-    except SemanticError as error:
-        raise BadArtifactError(
-            f"{spec.folder} fails its self-test with two texts in one run: {error.message}; export "
-            "or fetch it again"
-        ) from None
-    rank = {
-        Task.SEQUENCE_CLASSIFICATION: (1,),
-        Task.TOKEN_CLASSIFICATION: (2,),
-        Task.EMBEDDING: (2,) if spec.pooling and not opened.pools else (1,),
-    }[spec.task]
-    if output.ndim not in rank:
-        raise BadArtifactError(
-            f"output {opened.model.output!r} of {spec.folder} has rank {output.ndim + 1}, "
-            f"{spec.task.name} needs rank {rank[0] + 1}; check the task"
-        )
-    require_finite(output)
-    width = opened.width if opened.pools else int(output.shape[-1])
-    if spec.labels is not None:
-        spec.labels.require_width(width, f"output {opened.model.output!r}")
-    elif spec.hidden_size and spec.pooling and width != spec.hidden_size:
-        raise BadArtifactError(
-            f"output {opened.model.output!r} is {width} wide, config.json says hidden_size "
-            f"{spec.hidden_size}; use the files of one model"
-        )
-    return width

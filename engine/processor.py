@@ -1,9 +1,20 @@
 """What the processor of this machine can do."""
 
+import re
 from pathlib import Path
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _SUMS_OF_BYTES = frozenset({"avx512_vnni", "avx_vnni"})
+
+
+def cpu_instructions() -> frozenset[str]:
+    """Return the instruction sets of the first CPU (``/proc/cpuinfo``); none where it is silent."""
+    try:
+        text = _CPU_INFO.read_text()
+    except OSError:
+        return frozenset()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(found[1].split()) if found else frozenset()
 
 
 def byte_steps() -> int:
@@ -12,9 +23,4 @@ def byte_steps() -> int:
     Without VNNI instructions two products are added in 16 bits, which 255 · 127 + 255 · 127 would
     leave and 127 · 127 + 127 · 127 does not.
     """
-    try:
-        lines = _CPU_INFO.read_text().splitlines()
-    except OSError:
-        return 127
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return 127 if _SUMS_OF_BYTES.isdisjoint(flags) else 255
+    return 127 if _SUMS_OF_BYTES.isdisjoint(cpu_instructions()) else 255

@@ -7,12 +7,11 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Final
 
 from .config import Precision
 from .errors import DeviceUnavailableError, InvalidArgumentError, UnsupportedError
+from .processor import cpu_instructions
 
 CPU_PROVIDER: Final = "CPUExecutionProvider"
 DEFAULT_ARENA_BYTES: Final = 4 << 30
@@ -243,14 +242,3 @@ def _lacks(kind: str, precision: Precision) -> str:
             "and this one has neither"
         )
     return ""
-
-
-@cache
-def cpu_instructions() -> frozenset[str]:
-    """Return the instruction sets of this CPU (``/proc/cpuinfo``, flags of the first CPU)."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return frozenset(found[1].split()) if found else frozenset()

@@ -235,6 +235,16 @@ class _LayoutBuilder:
         return "array", *_NUMBERS[ctype.item.cname]
 
 
+def block_allocator(ffi: FFI, lib: Lib) -> Callable[[int], int | None]:
+    """Return what makes a zeroed block of so many bytes: its address, None where memory is refused.
+
+    A call through cffi gives up the interpreter lock and may wait milliseconds to get it back; a
+    PYFUNCTYPE keeps it.
+    """
+    address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "boundary_block_alloc")))
+    return ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(address)
+
+
 class ResultCodec:
     """Writes results into C blocks: one allocation each, freed by ``semantic_free``."""
 
@@ -247,10 +257,7 @@ class ResultCodec:
             python: _LayoutBuilder(ffi, ffi.typeof(ctype), filled_later).layout()
             for python, ctype in structs.items()
         }
-        # A call through cffi gives up the interpreter lock and may wait milliseconds to get
-        # it back; a PYFUNCTYPE keeps it.
-        address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "boundary_block_alloc")))
-        self._allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(address)
+        self._allocate = block_allocator(ffi, lib)
 
     def encode(self, result: object) -> CData:
         """Copy a result into a new block and return its ``void *``.

@@ -11,7 +11,7 @@
  *          named "candle/..." of semantic.h. A repository name such as "org/model" stands for
  *          its folder in the local Hugging Face cache; nothing is downloaded. The same path again
  *          is true without a load; another path is false, and the first model keeps working. An
- *          init that failed may be repeated. use_cpu false means: a GPU where there is one.
+ *          init that failed may be repeated. use_cpu false means device "auto" of semantic.h.
  * Text     NUL-terminated UTF-8. Offsets are UTF-8 byte offsets into it.
  * Errors   NULL, invalid UTF-8, an empty slot and whatever fails give the error value that stands
  *          at each function; the reason is in the log of libsemantic. Where nothing else is said,

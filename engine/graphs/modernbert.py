@@ -20,7 +20,7 @@ from .config_values import Size, read, read_number, read_size
 from .finished import Head
 from .grouped_attention import EVERYTHING, GroupedAttention, GroupedHeads, Reach
 from .rotary import Rotary, Tables, Theta, read_rotary, rotary_tables, rotate
-from .stored import check_layers, read_labels
+from .stored import check_layers, count_labels
 
 _FULL, _SLIDING = _KINDS = ("full_attention", "sliding_attention")
 _THETAS: Final = {
@@ -65,7 +65,7 @@ def build_modernbert(builder: GraphBuilder, config: Mapping[str, object], task: 
     if task is Task.EMBEDDING:
         name, width = "last_hidden_state", hidden
     else:
-        name, width = "logits", read_labels(builder.weights, config, "classifier.weight")
+        name, width = "logits", count_labels(builder.weights, config, "classifier.weight")
     rows: tuple[str, ...] = ("batch", "tokens")
     if task is Task.SEQUENCE_CLASSIFICATION:
         x = _pool(builder, config, x, hidden)

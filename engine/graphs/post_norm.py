@@ -22,7 +22,7 @@ from .blocks import (
 from .builder import GraphBuilder
 from .config_values import Size, read, read_size
 from .finished import Head
-from .stored import check_layers, read_labels
+from .stored import check_layers, count_labels
 
 _DEFAULT_EPSILON: Final = 1e-12  # of transformers in most families; old checkpoints state none
 
@@ -234,10 +234,10 @@ def head(
         name, width = "last_hidden_state", hidden
         value = builder.unfold(x, width.value)
     elif task is Task.TOKEN_CLASSIFICATION:
-        name, width = "logits", read_labels(builder.weights, config, "classifier.weight")
+        name, width = "logits", count_labels(builder.weights, config, "classifier.weight")
         value = builder.unfold(builder.linear(x, "classifier", hidden, width), width.value)
     else:
-        name, width = "logits", read_labels(builder.weights, config, f"{classifier.output}.weight")
+        name, width = "logits", count_labels(builder.weights, config, f"{classifier.output}.weight")
         x = builder.linear(first_token(builder, x, hidden), classifier.dense, hidden, hidden)
         x = activate(builder, x, classifier.activation)
         value = builder.linear(x, classifier.output, hidden, width)

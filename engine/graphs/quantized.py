@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 MOST_INPUTS: Final = (2**31 - 1) // (255 * 127)  # beyond it a sum could leave int32
 _MOST: Final = 127  # of an int8, in both directions
-_BLOCK_BYTES: Final = (
-    1 << 16
-)  # of a weight as float32; the C heap keeps what it gave in larger pieces
+# Of a weight as float32; the C heap keeps what it gave in larger pieces.
+_BLOCK_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from .decoder import (
 from .finished import Head
 from .grouped_attention import CAUSAL, EVERYTHING, GroupedAttention, Reach
 from .rotary import Theta, read_rotary, rotary_tables
-from .stored import read_labels
+from .stored import count_labels
 
 _DEPTH = 128
 _WINDOWED_LAYERS_FROM = 28  # transformers' default of max_window_layers
@@ -52,7 +52,7 @@ def build_qwen3(builder: GraphBuilder, config: Mapping[str, object], task: Task)
         name, width = "last_hidden_state", hidden
         value = builder.unfold(x, width.value)
     else:
-        name, width = "logits", read_labels(builder.weights, config, "score.weight")
+        name, width = "logits", count_labels(builder.weights, config, "score.weight")
         biased = task is Task.TOKEN_CLASSIFICATION
         if task is Task.SEQUENCE_CLASSIFICATION:
             rows = ("batch",)

@@ -115,7 +115,7 @@ def stored_tensor(weights: Mapping[str, Tensor], name: str, expected: str = "") 
     return weights[name]
 
 
-def read_labels(weights: Mapping[str, Tensor], config: Mapping[str, object], name: str) -> Size:
+def count_labels(weights: Mapping[str, Tensor], config: Mapping[str, object], name: str) -> Size:
     """Return the number of labels: the rows of the head's weight, which config.json shares."""
     tensor = stored_tensor(weights, name)
     found = tensor.shape[0] if tensor.shape else 0

@@ -8,9 +8,9 @@ functions of ``libcandle_semantic_router.so``, which reach Python through one pr
 
 How to add a function: its prototype and one line of documentation in the header, and a row.
 
-How to add a verb: a function ``verb(context, ...)`` in a module of this package that has a
-``VERBS`` table listed in ``attach``. The annotations of its parameters say how the C arguments
-are read (``arguments``); it returns a plain value, or an object with an attribute for each field
-of the C struct, which ``answers`` writes; it raises a ``SemanticError`` to give the row's error
-value, with the reason in the log.
+How to add a verb: a function ``verb(context, ...)``, listed in ``VERBS`` of its module, which
+``attach`` lists. The annotations of its parameters say how the C arguments are read
+(``arguments``); it returns a plain value, or an object with an attribute for each field of the C
+struct, which ``answers`` writes; it raises a ``SemanticError`` to give the row's error value, with
+the reason in the log.
 """

@@ -6,7 +6,6 @@ address of the block, which the free functions rely on. ``int`` for a pointer is
 is written as it is.
 """
 
-import ctypes
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -16,7 +15,7 @@ import numpy as np
 
 from libsemantic.engine.errors import OutOfMemoryError
 
-from ..codecs import FFI, CData, Lib
+from ..codecs import FFI, CData, Lib, block_allocator
 
 _CODES = {
     "int": "i",
@@ -210,9 +209,7 @@ class Memory:
     def __init__(self, ffi: FFI, lib: Lib) -> None:
         self._ffi = ffi
         self._free = lib.semantic_free
-        # A call through cffi gives up the interpreter lock; a PYFUNCTYPE keeps it.
-        address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "boundary_block_alloc")))
-        self._allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(address)
+        self._allocate = block_allocator(ffi, lib)
 
     def block(self, size: int) -> tuple[int, Any]:
         """Return the address of a new block and a view of it; raise OutOfMemoryError."""

@@ -34,9 +34,7 @@ _MODULES = (
     *(batches, classifying, embedding, finding, grounding, loading, selecting, similarity),
     *(validating, variants),
 )
-VERBS: Mapping[str, Verb] = {
-    name: verb for module in _MODULES for name, verb in module.VERBS.items()
-}
+VERBS: Mapping[str, Verb] = {verb.__name__: verb for module in _MODULES for verb in module.VERBS}
 
 
 def candle_entries(ffi: FFI, lib: Lib, registry: Registry) -> dict[str, Entry]:

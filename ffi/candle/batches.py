@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -194,6 +194,4 @@ def _is_harmless(label: str) -> bool:
     return _HARMLESS.search(label.lower()) is not None
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb for verb in (load_lora, load_unified, classify_batch)
-}
+VERBS: tuple[Verb, ...] = (load_lora, load_unified, classify_batch)

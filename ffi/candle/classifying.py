@@ -1,6 +1,5 @@
 """Verbs that answer a text with one class."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from libsemantic.engine.results import Float32
@@ -35,4 +34,4 @@ def classify(context: Context, text: Text) -> Classified:
     )
 
 
-VERBS: Mapping[str, Verb] = {"classify": classify}
+VERBS: tuple[Verb, ...] = (classify,)

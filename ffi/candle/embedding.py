@@ -301,20 +301,17 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000.0
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb
-    for verb in (
-        load_embeddings,
-        load_embeddings_with_mmbert,
-        load_batched,
-        unload,
-        embed_smart,
-        embed_routed,
-        embed_named,
-        embed_layered,
-        embed_batched,
-        compare_embeddings,
-        rank_embeddings,
-        list_embeddings,
-    )
-}
+VERBS: tuple[Verb, ...] = (
+    load_embeddings,
+    load_embeddings_with_mmbert,
+    load_batched,
+    unload,
+    embed_smart,
+    embed_routed,
+    embed_named,
+    embed_layered,
+    embed_batched,
+    compare_embeddings,
+    rank_embeddings,
+    list_embeddings,
+)

@@ -1,7 +1,7 @@
 """Verbs that find entities in a text."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -119,12 +119,9 @@ def _renamed(labels: tuple[str, ...], names: tuple[tuple[int, str], ...]) -> tup
     return tuple(types[kind] for kind in range(len(scheme.types)))
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb
-    for verb in (
-        find_entities,
-        find_entities_with,
-        find_entities_beside,
-        find_entities_named_by,
-    )
-}
+VERBS: tuple[Verb, ...] = (
+    find_entities,
+    find_entities_with,
+    find_entities_beside,
+    find_entities_named_by,
+)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from libsemantic.engine.config import Output, RunOptions
+from libsemantic.engine.config import DEFAULT_THRESHOLD, Output, RunOptions
 from libsemantic.engine.entities import quiet_label
 from libsemantic.engine.errors import SemanticError
 from libsemantic.engine.results import Classification, Float32, TokenClassification
@@ -15,7 +15,6 @@ from .arguments import Text
 from .context import Context, Verb
 
 _TOKENS = RunOptions(output=Output.TOKENS)
-_DEFAULT_THRESHOLD = 0.5
 _LABEL = "HALLUCINATED"
 
 ENTAILMENT, NEUTRAL, CONTRADICTION, UNKNOWN = 0, 1, 2, -1
@@ -103,7 +102,7 @@ def detect_hallucinations(
     if question:
         source = Text(source + b" Question: " + question)
     result = slots.registry.classify_token_pairs(handle, [source], [answer], _TOKENS)
-    spans = list(_spans(answer, result, threshold if 0 < threshold <= 1 else _DEFAULT_THRESHOLD))
+    spans = list(_spans(answer, result, threshold if 0 < threshold <= 1 else DEFAULT_THRESHOLD))
     confidence = max((span.confidence for span in spans), default=1.0)
     return Detection(bool(spans), confidence, spans, len(spans))
 
@@ -111,8 +110,7 @@ def detect_hallucinations(
 def _spans(answer: bytes, result: TokenClassification, threshold: float) -> Iterator[Span]:
     """Yield the runs of tokens whose likeliest label is not the quiet one and likely enough.
 
-    Tokens without width neither
-    break nor extend a span; blanks at its ends are no part of it.
+    Tokens without width neither break nor extend a span; blanks at its ends are no part of it.
     """
     quiet = quiet_label(result.labels)
     least = float(np.float32(threshold))  # as the scores are
@@ -232,7 +230,7 @@ def _explained(span: Span, inference: Inference | str) -> ExplainedSpan:
         explanation = words if kind == UNKNOWN else f"{words} ({share:.1%})"
     else:
         kind, share, severity, explanation = NEUTRAL, 0.0, 2, inference
-        if inference is _ALONE:
+        if inference == _ALONE:
             severity = 3 if span.confidence > _SURE else 2
             explanation = f"{inference} ({span.confidence:.1%})"
     return ExplainedSpan(
@@ -241,6 +239,4 @@ def _explained(span: Span, inference: Inference | str) -> ExplainedSpan:
     )
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb for verb in (detect_hallucinations, infer, explain_hallucinations)
-}
+VERBS: tuple[Verb, ...] = (detect_hallucinations, infer, explain_hallucinations)

@@ -1,6 +1,5 @@
 """Verbs that load models into slots, and tell what is loaded."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from libsemantic.engine.errors import InvalidArgumentError, NotReadyError, UnsupportedError
@@ -65,14 +64,11 @@ def unsupported(context: Context, *arguments: object) -> object:
     raise UnsupportedError("unsupported: this library does not answer this function yet")
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb
-    for verb in (
-        load,
-        load_counted,
-        load_counted_or_adapter,
-        load_uncounted,
-        is_loaded,
-        unsupported,
-    )
-}
+VERBS: tuple[Verb, ...] = (
+    load,
+    load_counted,
+    load_counted_or_adapter,
+    load_uncounted,
+    is_loaded,
+    unsupported,
+)

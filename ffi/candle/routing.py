@@ -56,7 +56,9 @@ def choose(words: int, quality: float, latency: float, dimension: int) -> Choice
     Raise TooLongError above 32,768 words.
     """
     if words > MAX_WORDS:
-        raise TooLongError(f"the text has {words} words, at most {MAX_WORDS} are routed")
+        raise TooLongError(
+            f"the text has {words} words, at most {MAX_WORDS} are routed; send a shorter one"
+        )
     if 0 < dimension < SMALL_DIMENSION and latency > LATENCY_FOR_SMALL:
         return SMALL
     if words <= SHORT_WORDS:

@@ -1,7 +1,5 @@
 """Verbs of MLP selectors, which callers hold by handles."""
 
-from collections.abc import Mapping
-
 from libsemantic.engine.mlp import UNTRAINED, MlpSelector
 from libsemantic.engine.mlp_json import read_selector, write_selector
 
@@ -52,14 +50,11 @@ def free_selector(context: Context, handle: Address) -> None:
     context.selectors.remove(handle)
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb
-    for verb in (
-        new_selector,
-        selector_from_json,
-        select,
-        is_trained,
-        selector_to_json,
-        free_selector,
-    )
-}
+VERBS: tuple[Verb, ...] = (
+    new_selector,
+    selector_from_json,
+    select,
+    is_trained,
+    selector_to_json,
+    free_selector,
+)

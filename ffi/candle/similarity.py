@@ -1,6 +1,6 @@
 """Verbs of the similarity model: vectors, cosines and tokens of texts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from libsemantic.engine.results import Embedding, Float32, Int64
 from .arguments import OptionalName, Text, Texts
 from .context import Context, Verb
 from .slots import require_all
+from .vectors import best, cosines
 
 _DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _DEFAULT_LENGTH = 512
@@ -29,7 +30,7 @@ class Vector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The best of several candidates."""
+    """One of several candidates."""
 
     index: int
     similarity: float
@@ -58,16 +59,15 @@ def embed_text(context: Context, text: Text, max_length: int) -> Vector:
 
 def compare_texts(context: Context, first: Text, second: Text, max_length: int) -> float:
     """Return the cosine of two texts."""
-    left, right = _embed(context, [first, second], max_length).values
-    return float(left @ right)
+    (cosine,) = cosines(_embed(context, [first, second], max_length).values)
+    return cosine
 
 
 def find_most_similar(context: Context, query: Text, candidates: Texts, max_length: int) -> Match:
     """Return the first of the candidates with the highest cosine."""
-    values = _embed(context, [query, *candidates], max_length).values
-    cosines = values[1:] @ values[0]
-    best = int(cosines.argmax())
-    return Match(best, float(cosines[best]))
+    scores = cosines(_embed(context, [query, *candidates], max_length).values)
+    (index,) = best(scores, 1)
+    return Match(index, scores[index])
 
 
 def tokenize(context: Context, text: Text, max_length: int) -> Tokens:
@@ -107,7 +107,4 @@ def _limit(context: Context, handle: int, max_length: int) -> int:
     return asked if asked < context.slots.registry.info(handle).max_tokens else 0
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb
-    for verb in (load_similarity, embed_text, compare_texts, find_most_similar, tokenize)
-}
+VERBS: tuple[Verb, ...] = (load_similarity, embed_text, compare_texts, find_most_similar, tokenize)

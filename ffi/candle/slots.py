@@ -1,4 +1,4 @@
-"""Upstream's global cells as names in the one registry: a slot holds the model ``candle/...``."""
+"""candle-binding's global cells as names in the registry: a slot holds the model ``candle/...``."""
 
 import os
 import re
@@ -22,6 +22,7 @@ from .table import ROWS, SLOTS, VECTORS, Slot
 
 TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
 DEFAULT_TOKEN_LIMIT = 8192
+_UNDO_MS = 60_000
 _DIGITS = re.compile("[0-9]{1,10}")
 
 
@@ -38,9 +39,6 @@ class Wanted(NamedTuple):
     adapters_count: bool = True
     base_path: str = ""
     max_batch_rows: int = 0
-
-
-_UNDO_MS = 60_000
 
 
 def _loaders() -> Mapping[str, str]:

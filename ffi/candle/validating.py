@@ -4,7 +4,6 @@ Path type 0 is the traditional one, 1 that of LoRA.
 """
 
 import unicodedata
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -184,13 +183,10 @@ def validate_memory(context: Context, size: int, alignment: int) -> Verdict:
     return _VALID
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.__name__: verb
-    for verb in (
-        validate_text,
-        validate_batch,
-        validate_path,
-        validate_confidence,
-        validate_memory,
-    )
-}
+VERBS: tuple[Verb, ...] = (
+    validate_text,
+    validate_batch,
+    validate_path,
+    validate_confidence,
+    validate_memory,
+)

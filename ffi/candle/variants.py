@@ -1,6 +1,5 @@
 """Verbs that tell the variant of ModernBERT from a config.json."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from libsemantic.engine.config_files import Variant, read_variant
@@ -22,4 +21,4 @@ def is_multilingual_32k(context: Context, config_path: Name) -> bool:
     return read_variant(Path(config_path)) is Variant.MULTILINGUAL_32K
 
 
-VERBS: Mapping[str, Verb] = {verb.__name__: verb for verb in (is_multilingual, is_multilingual_32k)}
+VERBS: tuple[Verb, ...] = (is_multilingual, is_multilingual_32k)

@@ -104,9 +104,8 @@ type LoadRequest struct {
 	Labels map[int]string
 }
 
-// A DevicePolicy is the device that a model must run on: as the backend names
-// them: "cpu", "openvino", "cuda", "cuda:N", "tensorrt", or "auto". Empty: the backend's
-// default.
+// A DevicePolicy is the device that a model must run on, as the backend names it: "cpu",
+// "openvino", "cuda", "cuda:N", "tensorrt", or "auto". Empty: the backend's default.
 type DevicePolicy string
 
 // A ProviderPolicy is the execution provider that a model must run on, named as in

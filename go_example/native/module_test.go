@@ -14,6 +14,7 @@ import (
 	"github.com/libsemantic/libsemantic/go_example/native"
 
 	// Importing registers nothing: the tests here see every package of the module.
+	_ "github.com/libsemantic/libsemantic/go_example/cmd/load/generate"
 	_ "github.com/libsemantic/libsemantic/go_example/native/assembly"
 	_ "github.com/libsemantic/libsemantic/go_example/native/libsemantic"
 	_ "github.com/libsemantic/libsemantic/go_example/semantic"

@@ -114,7 +114,8 @@ def test_classes_and_probabilities(
     cases = cases_of(slot.folder)
     assert len(cases) >= 21
     labels = labels_of(slot.folder)
-    for case, answer in zip(cases, ask(candle, reader, cases), strict=True):
+    answers = ask(candle, reader, cases)
+    for case, answer in zip(cases, answers, strict=True):
         expected = softmax(case["logits"])
         assert answer["predicted_class"] == expected.argmax()
         assert answer["confidence"] == pytest.approx(expected.max(), abs=TOLERANCE)
@@ -124,7 +125,7 @@ def test_classes_and_probabilities(
             assert sum(answer["probabilities"]) == pytest.approx(1, abs=1e-5)
         if answer.get("label") is not None:
             assert answer["label"] == labels[answer["predicted_class"]]
-    assert len({answer["predicted_class"] for answer in ask(candle, reader, cases)}) > 1
+    assert len({answer["predicted_class"] for answer in answers}) > 1
 
 
 def test_the_modality_of_a_text(candle: Candle) -> None:
@@ -345,44 +346,39 @@ def test_batched_embeddings(candle: Candle, full_length: Full) -> None:
         assert candle("get_embedding_batched", "a", name, 0, OUT)["status"] == -1
 
 
-@pytest.mark.parametrize("model", NAMES)
-@pytest.mark.parametrize("dimension", [1, 2, 63, 64])
-def test_embeddings_of_fewer_dimensions(candle: Candle, model: str, dimension: int) -> None:
+def test_embeddings_of_fewer_dimensions(candle: Candle) -> None:
     load_embeddings(candle)
-    for case in cases_of(NAMES[model][0])[:4]:
-        answer = candle("get_embedding_with_model_type", case["text"], model, dimension, OUT)
-        assert answer["status"] == 0
-        expected = cut(case["embedding"], dimension)
-        np.testing.assert_allclose(answer["result"]["data"], expected, atol=TOLERANCE)
-        assert np.linalg.norm(answer["result"]["data"]) == pytest.approx(1, abs=1e-5)
+    for model, (folder, _) in NAMES.items():
+        for case, dimension in itertools.product(cases_of(folder)[:4], (1, 2, 63, 64)):
+            answer = candle("get_embedding_with_model_type", case["text"], model, dimension, OUT)
+            assert answer["status"] == 0, (model, dimension)
+            expected = cut(case["embedding"], dimension)
+            np.testing.assert_allclose(answer["result"]["data"], expected, atol=TOLERANCE)
+            assert np.linalg.norm(answer["result"]["data"]) == pytest.approx(1, abs=1e-5)
 
 
+# By transformers: the model with all but its first n layers taken away, for each n; the mean of its
+# last hidden state, at unit length.
 LAYERS = json.loads((HERE / "candle_layers.json").read_text())
 
 
-@pytest.mark.parametrize("layer", [3, 4])
-@pytest.mark.parametrize("dimension", [0, 16])
-def test_embeddings_after_fewer_layers(candle: Candle, layer: int, dimension: int) -> None:
+def test_embeddings_after_fewer_layers(candle: Candle) -> None:
     """As of a model of so many layers; the folder itself lists none."""
     load_embeddings(candle)
     assert LAYERS["layers"] == 4
-    for case in LAYERS["cases"]:
+    for case, layer, dimension in itertools.product(LAYERS["cases"], (3, 4), (0, 16)):
         answer = candle(
             "get_embedding_2d_matryoshka", case["text"], "mmbert", layer, dimension, OUT
         )
         expected = cut(case["embeddings"][layer - 1], dimension or 64)
         np.testing.assert_allclose(answer["result"]["data"], expected, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("layer", [1, 2, 5, 6, 22, 2**31 - 1])
-def test_layers_that_cannot_be_asked_for(candle: Candle, layer: int) -> None:
-    load_embeddings(candle)
-    answer = candle("get_embedding_2d_matryoshka", "math", "mmbert", layer, 0, OUT)
-    check_failed("get_embedding_2d_matryoshka", answer)
-    # The others have none that could be asked for, and answer with all of them.
-    for model in ("qwen3", "gemma"):
-        answer = candle("get_embedding_2d_matryoshka", "math", model, layer, 0, OUT)
-        assert answer["status"] == 0
+    for layer in (1, 2, 5, 6, 22, 2**31 - 1):
+        answer = candle("get_embedding_2d_matryoshka", "math", "mmbert", layer, 0, OUT)
+        check_failed("get_embedding_2d_matryoshka", answer)
+        # The others have none that could be asked for, and answer with all of them.
+        for model in ("qwen3", "gemma"):
+            answer = candle("get_embedding_2d_matryoshka", "math", model, layer, 0, OUT)
+            assert answer["status"] == 0
 
 
 # ---- Routing: quality, latency, words, dimension, the model that answers ---------------------
@@ -406,21 +402,21 @@ ROUTES = (
 )
 
 
-@pytest.mark.parametrize(("quality", "latency", "words", "dimension", "model"), ROUTES)
-def test_routing(
-    candle: Candle, quality: float, latency: float, words: int, dimension: int, model: str
-) -> None:
+def test_routing(candle: Candle) -> None:
     load_embeddings(candle)
-    text = " ".join(["math"] * words)
-    answer = candle("get_embedding_with_dim", text, quality, latency, dimension, OUT)
-    assert answer["status"] == 0
-    assert answer["result"]["model_type"] == NAMES[model][1]
-    assert answer["result"]["sequence_length"] == words
-    assert answer["result"]["length"] == (dimension or 64)
-    if not dimension:
-        assert candle("get_embedding_smart", text, quality, latency, OUT)["result"] | {
-            "processing_time_ms": 0
-        } == answer["result"] | {"processing_time_ms": 0}
+    for route in ROUTES:
+        quality, latency, words, dimension, model = route
+        text = " ".join(["math"] * words)
+        answer = candle("get_embedding_with_dim", text, quality, latency, dimension, OUT)
+        assert answer["status"] == 0, route
+        assert answer["result"]["model_type"] == NAMES[model][1], route
+        assert answer["result"]["sequence_length"] == words
+        assert answer["result"]["length"] == (dimension or 64)
+        if not dimension:
+            smart = candle("get_embedding_smart", text, quality, latency, OUT)["result"]
+            for one in (smart, answer["result"]):
+                one["processing_time_ms"] = 0
+            assert smart == answer["result"]
 
 
 @pytest.mark.parametrize(
@@ -490,25 +486,25 @@ def test_a_pair_of_lengths_that_are_routed_apart(candle: Candle) -> None:
 
 
 @pytest.mark.parametrize("model", ["qwen3", "gemma"])
-@pytest.mark.parametrize("top_k", [0, -1, 1, 3, 7, 8, 100])
-def test_the_most_similar_of_a_batch(candle: Candle, model: str, top_k: int) -> None:
+def test_the_most_similar_of_a_batch(candle: Candle, model: str) -> None:
     load_embeddings(candle)
     folder, number = NAMES[model]
     cases = cases_of(folder)[:8]
     query, *others = cases
     scores = np.array([cut(c["embedding"], 64) @ cut(query["embedding"], 64) for c in others])
     order = sorted(range(len(others)), key=lambda index: -scores[index])
-    count = len(others) if top_k <= 0 else min(top_k, len(others))
     texts = [case["text"] for case in others]
-    answer = candle(
-        "calculate_similarity_batch", query["text"], texts, len(texts), top_k, model, 0, OUT
-    )
-    result = answer["result"]
-    assert (answer["status"], result["error"], result["model_type"]) == (0, False, number)
-    assert result["num_matches"] == count
-    assert [match["index"] for match in result["matches"]] == order[:count]
-    found = [match["similarity"] for match in result["matches"]]
-    np.testing.assert_allclose(found, scores[order[:count]], atol=TOLERANCE)
+    for top_k in (0, -1, 1, 3, 7, 8, 100, -(2**31), 2**31 - 1):
+        count = len(others) if top_k <= 0 else min(top_k, len(others))
+        answer = candle(
+            "calculate_similarity_batch", query["text"], texts, len(texts), top_k, model, 0, OUT
+        )
+        result = answer["result"]
+        assert (answer["status"], result["error"], result["model_type"]) == (0, False, number)
+        assert result["num_matches"] == count, top_k
+        assert [match["index"] for match in result["matches"]] == order[:count]
+        found = [match["similarity"] for match in result["matches"]]
+        np.testing.assert_allclose(found, scores[order[:count]], atol=TOLERANCE)
 
 
 def test_ties_keep_their_order(candle: Candle) -> None:

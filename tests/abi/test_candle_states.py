@@ -184,9 +184,10 @@ def near(left: object, right: object) -> None:
 
 
 def test_any_order_of_inits(candle: Candle) -> None:
-    """Each order of the embedding inits, with a classifier at each place in turn."""
+    """Every other order of the embedding inits, with a classifier at each place in turn."""
     expected = None
-    for number, order in enumerate(itertools.permutations(EMBEDDING_INITS)):
+    orders = list(itertools.permutations(EMBEDDING_INITS))
+    for number, order in enumerate(orders[::2]):
         names = list(order)
         names.insert(number % 5, "init_classifier")
         assert candle.script(*(line(name, *good_arguments(name)) for name in names)) == [True] * 5
@@ -622,12 +623,11 @@ def test_inference_labels_in_another_order(candle: Candle, copy_golden: Copy) ->
 # ---- Dimensions beyond the vector ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["qwen3", "gemma", "mmbert"])
-@pytest.mark.parametrize("dimension", [65, 1000, 2**31 - 1])
-def test_more_dimensions_than_there_are(candle: Candle, model: str, dimension: int) -> None:
+def test_more_dimensions_than_there_are(candle: Candle) -> None:
     load_embeddings(candle)
-    answer = candle("get_embedding_with_model_type", "math", model, dimension, OUT)
-    check_failed("get_embedding_with_model_type", answer)
+    name = "get_embedding_with_model_type"
+    for model, dimension in itertools.product(("qwen3", "gemma", "mmbert"), (65, 1000, 2**31 - 1)):
+        check_failed(name, candle(name, "math", model, dimension, OUT))
 
 
 # ---- What configurations say -----------------------------------------------------------------

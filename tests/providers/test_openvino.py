@@ -25,6 +25,7 @@ from libsemantic.engine.errors import (
     UnsupportedError,
 )
 from libsemantic.engine.graphs import build_graph
+from libsemantic.engine.processor import cpu_instructions
 from libsemantic.engine.providers import PROVIDERS
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.weights import read_weights
@@ -43,7 +44,7 @@ LOGITS, TOKEN_VALUES, TOKEN_LABELS, COSINE = 0.05, 0.5, 0.94, 0.999
 MINILM = Path(__file__).parents[2] / "build" / "models" / "minilm"
 TEXT = "What is the derivative of x squared?"
 
-has_bf16 = bool(providers.cpu_instructions() & {"amx_bf16", "avx512_bf16"})
+has_bf16 = bool(cpu_instructions() & {"amx_bf16", "avx512_bf16"})
 needs_bf16 = pytest.mark.skipif(not has_bf16, reason="this CPU has no AMX and no AVX-512 BF16")
 
 

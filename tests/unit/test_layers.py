@@ -29,7 +29,16 @@ LOADING = {
     "weight_files",
     "weights",
 }
-LOADERS = {"bases", "config_files", "demands", "dense", "info", "model", "opening"} | LOADING
+LOADERS = LOADING | {
+    "bases",
+    "config_files",
+    "demands",
+    "dense",
+    "info",
+    "load_checks",
+    "model",
+    "opening",
+}
 FOREIGN = {"torch", "transformers", "sentence_transformers", "optimum", "tensorflow", "jax"}
 ALLOWED = {"cffi", "libsemantic", "numpy", "onnx", "onnxruntime", "safetensors", "tokenizers"}
 

@@ -402,6 +402,26 @@ def test_refused_rows_stand_apart(registry: Registry) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [
+        (LoadOptions(), {8: 1}),  # of 5 rows
+        (LoadOptions(max_batch_rows=2), {1: 1, 2: 2}),
+        (LoadOptions(max_batch_tokens=9), {4: 1, 2: 1}),  # each row has 3 tokens
+        (LoadOptions(max_batch_rows=1), {1: 5}),
+    ],
+)
+def test_a_load_bounds_the_rows_of_a_run(
+    registry: Registry, options: LoadOptions, runs: Mapping[int, int]
+) -> None:
+    """By the bound of the bucket that a run falls into."""
+    handle = registry.load(str(GOLDEN / "bert-seq"), options)
+    registry.classify(handle, ["math"] * 5)
+    counts = registry.stats().batch_rows.reshape(-1)[:-1].tolist()
+    found = {bound: n for bound, n in zip(BATCH_BOUNDS, counts, strict=True) if n}
+    assert found == runs
+
+
 def test_rows_that_all_failed_were_taken_on(registry: Registry) -> None:
     handle = registry.load(str(GOLDEN / "bert-seq"), LoadOptions(max_tokens=8))
     with pytest.raises(InvalidArgumentError):
