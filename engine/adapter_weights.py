@@ -217,6 +217,12 @@ def _update(adapter: Adapter, module: str, pair: Mapping[str, Tensor]) -> Update
             f"{path} has an update of {module!r}, {adapter.config_path.name} names no such module "
             f"in 'target_modules' or takes it out; {_REMEDY}"
         )
-    return Update(
-        load_array(pair[_DOWN]), load_array(pair[_UP]) * np.float32(adapter.scale_of(module))
-    )
+    with np.errstate(over="ignore"):
+        up = load_array(pair[_UP]) * np.float32(adapter.scale_of(module))
+    update = Update(load_array(pair[_DOWN]), up)
+    if not np.isfinite(update.down).all() or not np.isfinite(update.up).all():
+        raise BadArtifactError(
+            f"{path}: the update of {module!r} holds NaN or infinity, or its scale makes it so; "
+            f"{_REMEDY}"
+        )
+    return update

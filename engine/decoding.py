@@ -34,6 +34,8 @@ from .windows import join_other, join_part, window_byte_ranges
 Scalar = TypeVar("Scalar", np.int32, np.int64, np.float32)
 
 _Outputs = Sequence[Sequence[Float32]]
+# A vector that is shorter counts as zero: squares of it vanish in float32.
+_SHORTEST = 1e-18
 
 
 @np.errstate(all="ignore")
@@ -220,9 +222,10 @@ def _vector(
 ) -> Float32:
     output = outputs[0]
     if model.pools and normalize and len(outputs) == 1 and width == len(output) - 1:
-        if not math.isfinite(output.item(width)):  # its length before
+        length = output.item(width)  # before
+        if not math.isfinite(length):
             raise not_finite()
-        return output[:width]
+        return output[:width] if length > _SHORTEST else np.zeros(width, np.float32)
     with np.errstate(all="ignore"):
         return _computed_vector(model, row, outputs, width, normalize)
 

@@ -33,7 +33,7 @@ from .errors import (
 )
 from .info import describe
 from .load_checks import check_vocabulary, embedding_dimension, longest_window, self_test
-from .memory import resident_bytes
+from .memory import require_bytes, resident_bytes
 from .opening import OpenGraph, Running, open_graph, open_model
 from .postprocess import Pool, pooling
 from .providers import Device
@@ -45,6 +45,7 @@ from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
 from .watchdog import Watchdog
 
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
+_LEAST_BYTES = 32 << 20  # any load takes more
 _DEFAULT_QUEUE_ROWS = 1 << 16
 _DEFAULT_QUEUE_TOKENS = 1 << 24
 
@@ -107,6 +108,8 @@ def load_model(
 
     Raise a SemanticError that names what is wrong and the remedy; nothing is kept then.
     """
+    # The system's own refusals would say of a folder that it cannot be read.
+    require_bytes(_LEAST_BYTES, "to load a model")
     before = resident_bytes()
     devices = find_devices(options.device or runtime.device, options.precision, options.arena_bytes)
     passed_over: list[str] = []

@@ -144,8 +144,8 @@ sys.stdout.write(" ".join(said))
 
 @pytest.mark.parametrize("precision", [1, 4])
 @pytest.mark.parametrize("half_mebibytes", [0, 2, 4, 8])
-def test_a_graph_for_which_there_is_no_memory(precision: int, half_mebibytes: int) -> None:
-    """Protobuf would end the process: nothing is built."""
+def test_a_load_for_which_there_is_no_memory(precision: int, half_mebibytes: int) -> None:
+    """Protobuf would end the process, and a folder would be called unreadable."""
     folder = MODELS / "bert-seq", MODELS / "modernbert-token"
     said = python(SCARCE_LOAD, *folder, str(half_mebibytes), str(precision))
     assert said == "OUT_OF_MEMORY"

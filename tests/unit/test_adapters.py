@@ -313,6 +313,18 @@ WRONG: dict[str, Refusal] = {
         BadArtifactError,
         "NaN|infinit|finite",
     ),
+    "an update that is no number": (
+        {},
+        lambda arrays: arrays[f"{LAYER}.lora_A.weight"].fill(np.nan),
+        BadArtifactError,
+        "adapter_model.safetensors: the update of '.*' holds NaN or infinity",
+    ),
+    "an update beyond all numbers once it is scaled": (
+        {"lora_alpha": 1000},
+        lambda arrays: arrays[f"{LAYER}.lora_B.weight"].fill(3e38),
+        BadArtifactError,
+        "adapter_model.safetensors: the update of '.*' holds NaN or infinity",
+    ),
 }
 
 

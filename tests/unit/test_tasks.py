@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from libsemantic.engine.config import (
     LoadOptions,
@@ -484,6 +484,19 @@ def test_vectors_are_of_unit_length_where_the_folder_says_so_or_nothing(
         near(registry.embed(handle, TEXTS).values, auto)
         near(registry.embed(handle, TEXTS, ON).values, unit(raw))
         near(registry.embed(handle, TEXTS, OFF).values, raw)
+
+
+@pytest.mark.parametrize(("scale", "length"), [(1e-16, 1), (1e-22, 0), (1e-23, 0), (0, 0)])
+def test_a_vector_is_of_unit_length_or_zero(
+    registry: Registry, copy_golden: CopyGolden, scale: float, length: float
+) -> None:
+    folder = copy_golden("bert-embed-mean", {})
+    weights = load_file(folder / "model.safetensors")
+    for part in ("weight", "bias"):
+        weights[f"encoder.layer.2.output.LayerNorm.{part}"] *= np.float32(scale)
+    save_file(weights, folder / "model.safetensors")
+    found = registry.embed(load(registry, folder), ["", "hi", *TEXTS], ON).values
+    near(np.linalg.norm(found, axis=1), np.full(len(found), length, np.float32))
 
 
 PROMPTS = {
