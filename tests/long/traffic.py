@@ -331,7 +331,7 @@ class Traffic:
             [
                 (wrong, {}, Status.UNSUPPORTED),
                 (slot.functions[0], {"window_overlap": -1}, Status.INVALID_ARGUMENT),
-                (slot.functions[0], {"layer": 3}, Status.INVALID_ARGUMENT),
+                (slot.functions[0], {"layer": 99}, Status.INVALID_ARGUMENT),
             ]
         )
         before = self._state(handle)
