@@ -172,7 +172,7 @@ static void failing_call(long number) {
         status = semantic_classify(models[SEQUENCE], &text, 1, &run, &result, &error);
         break;
     case 8:
-        run.layer = 3;
+        run.layer = 99;
         status = semantic_embed(models[VECTORS], &text, 1, &run, &vectors, &error);
         break;
     case 9:
