@@ -67,8 +67,8 @@ class GraphBuilder:
         self.weights = weights
         self._adaptation = adaptation
         self._stored = StoredWeights(weights, adaptation.own)
-        self._updates = Updates(self, self._stored, adaptation)
-        self._int8 = Int8(self, self._stored, steps)
+        self._updates = Updates(self._stored, adaptation)
+        self._int8 = Int8(self._stored, steps)
         self._linears: dict[str, tuple[Size, Size]] = {}
         self._encoder_linears: frozenset[str] = frozenset()
         self._encoder_weights: frozenset[str] = frozenset()
@@ -219,7 +219,7 @@ class GraphBuilder:
         """
         self._stored.take(name, (rows, width))
         if self._int8.on and ids == self._inputs[0]:  # tables of types and positions are small
-            return self._int8.look_up(ids, name)
+            return self._int8.look_up(self, ids, name)
         return self._as_float(self.op("Gather", [name, ids]), name)
 
     def _as_float(self, value: str, name: str) -> str:
@@ -235,7 +235,8 @@ class GraphBuilder:
             if biased:
                 self._stored.take(f"{name}.bias", (outputs,))
             self._linears[name] = (inputs, outputs)
-            y = self._int8.linear(x, name, self._adaptation.updates.get(name), biased=biased)
+            update = self._adaptation.updates.get(name)
+            y = self._int8.linear(self, x, name, update, biased=biased)
         else:
             y = self.stored_linear(x, name, inputs, outputs, biased=biased)
         return self.adapted(x, y, name, inputs, outputs) if self.adapts else y
@@ -250,7 +251,8 @@ class GraphBuilder:
     ) -> str:
         """Apply a linear layer without what a run brings for it."""
         self._linears[name] = (inputs, outputs)
-        operands = [x, self._updates.merged(self.weight(f"{name}.weight", outputs, inputs), name)]
+        weight = self.weight(f"{name}.weight", outputs, inputs)
+        operands = [x, self._updates.merged(self, weight, name)]
         if biased:
             operands.append(self.weight(f"{name}.bias", outputs))
         return self.op("Gemm", operands, {"transB": 1})

@@ -57,29 +57,31 @@ class QuantizedTensor:
 class Int8:
     """What one graph has in int8, while it is ``on``; ``makes`` give the values of that.
 
-    ``rows`` are values that are quantized already, by their names.
+    ``rows`` are values that are quantized already, by their names. It does not hold the builder,
+    which holds it: the two would stay in memory for a while.
     """
 
-    def __init__(self, builder: "GraphBuilder", stored: StoredWeights, steps: int) -> None:
+    def __init__(self, stored: StoredWeights, steps: int) -> None:
         self.on = steps > 0
         self.steps = steps
         self.rows: dict[str, Rows] = {}
         self.makes: dict[str, Make] = {}
-        self._builder = builder
         self._stored = stored
 
-    def linear(self, x: str, name: str, update: Update | None, *, biased: bool) -> str:
+    def linear(
+        self, builder: "GraphBuilder", x: str, name: str, update: Update | None, *, biased: bool
+    ) -> str:
         """Apply a linear layer whose weights were taken: float32 ``[rows, outputs]``."""
         tensors = self._stored.tensors
         bias = tensors[f"{name}.bias"] if biased else None
         weight = quantize_linear(tensors[f"{name}.weight"], bias, update)
         if x not in self.rows:
-            self.rows[x] = quantize_rows(self._builder, x, self.steps)
-        return multiply(self._builder, self.rows[x], self._taken(weight))
+            self.rows[x] = quantize_rows(builder, x, self.steps)
+        return multiply(builder, self.rows[x], self._taken(weight))
 
-    def look_up(self, ids: str, name: str) -> str:
+    def look_up(self, builder: "GraphBuilder", ids: str, name: str) -> str:
         """Look ids of any shape up in a table that was taken: float32 ``[..., width]``."""
-        op, table = self._builder.op, self._taken(quantize_table(self._stored.tensors[name]))
+        op, table = builder.op, self._taken(quantize_table(self._stored.tensors[name]))
         values, scales = (each.name for each in table.initializers)
         rows = op("Cast", [op("Gather", [values, ids])], {"to": TensorProto.FLOAT})
         return op("Mul", [rows, op("Gather", [scales, ids])])

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class Updates:
-    """The updates of one graph; ``slots`` are the inputs for those that a run brings."""
+    """The updates of one graph; ``slots`` are the inputs for those that a run brings.
 
-    def __init__(
-        self, builder: "GraphBuilder", stored: StoredWeights, adaptation: Adaptation
-    ) -> None:
+    It does not hold the builder, which holds it: the two would stay in memory for a while.
+    """
+
+    def __init__(self, stored: StoredWeights, adaptation: Adaptation) -> None:
         self.slots: list[ValueInfoProto] = []
-        self._builder = builder
         self._stored = stored
         self._updates = adaptation.updates
 
-    def merged(self, weight: str, name: str) -> str:
+    def merged(self, builder: "GraphBuilder", weight: str, name: str) -> str:
         """Add the update of a linear layer to its weight; ONNX Runtime does so while it loads."""
         update = self._updates.get(name)
         if update is None:
@@ -31,8 +31,7 @@ class Updates:
         down, up = slot_names(name)
         self._stored.write(down, update.down)
         self._stored.write(up, update.up)
-        product = self._builder.op("MatMul", [up, down])
-        return self._builder.op("Add", [weight, product])
+        return builder.op("Add", [weight, builder.op("MatMul", [up, down])])
 
     def slot(self, name: str, inputs: Size, outputs: Size) -> tuple[str, str]:
         """Add the inputs for an update of a linear layer, of rank 0 by default."""

@@ -3,6 +3,7 @@
 A new family is a row of ``FORMS``.
 """
 
+import gc
 import os
 import shutil
 from dataclasses import dataclass
@@ -237,3 +238,18 @@ def test_a_loaded_model_keeps_the_file_it_was_loaded_from(
         registry.unload(handle, 10_000)
         again = registry.load(str(folder))
         assert np.abs(values(registry, again, name) - before).max() > 1e-3
+
+
+@pytest.mark.parametrize("steps", [0, 255])
+@pytest.mark.parametrize("name", ["bert-embed-mean", "modernbert-lora-base", "qwen3-embed-last"])
+def test_a_built_graph_is_all_that_is_left(name: str, steps: int) -> None:
+    """What builds it must not wait in memory, in a circle, for a rare collection."""
+    weights, config = read_weights(MODELS / name), config_of(name)
+    build_graph(config, Task.EMBEDDING, weights, steps=steps)
+    gc.collect()
+    gc.disable()
+    try:
+        build_graph(config, Task.EMBEDDING, weights, steps=steps)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
