@@ -168,7 +168,7 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/candle.py
 
 .PHONY: bench-quick
-bench-quick: bench-programs ## compare MiniLM with other libraries (2 minutes)
+bench-quick: bench-programs ## compare MiniLM with other libraries (4 minutes)
 	$(PY) bench/peers.py --quick $(PEERS_ARGS)
 
 # The other Go binding comes from the module proxy; without a network it is left out.
