@@ -21,9 +21,9 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-# The build must not depend on an installed copy.
-from ffi import generate  # noqa: E402
-from ffi.candle import generate as generate_candle  # noqa: E402
+# After the path, since the build must not depend on an installed copy.
+from ffi import generate  # noqa: E402 (after the path)
+from ffi.candle import generate as generate_candle  # noqa: E402 (after the path)
 
 HEADER = ROOT / "include" / "semantic.h"
 CANDLE_HEADER = ROOT / "include" / "candle_semantic_router.h"

@@ -3,7 +3,6 @@
 import random
 import shutil
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -20,6 +19,7 @@ from ..abi.candle import (
     line,
 )
 from .candle_soak import FAILING, VERBS, check, grown
+from .memory_checker import checked_by, own_faults
 from .size import sized
 
 OWN_SOURCES = {"_libsemantic.c", "candle_driver.c", "candle_entry.c"} | {
@@ -66,10 +66,7 @@ def test_every_function_under_valgrind(driver: Path, tmp_path: Path) -> None:
         # Often, since a copy of the latest pointer may lie on a stack somewhere.
         *("stats", "hold", f"repeat 50 {line(lost, 'math')}", "lose", "cleanup 60000"),
         seconds=1800,
-        under=(
-            *("valgrind", "--leak-check=full", "--show-leak-kinds=definite", "--fair-sched=try"),
-            *("--num-callers=60", "--xml=yes", f"--xml-file={report}"),
-        ),
+        under=checked_by(report),
     )
     assert said.answers[1 : len(LOADED) + 1] == [True] * len(LOADED)
     failed = [
@@ -79,26 +76,12 @@ def test_every_function_under_valgrind(driver: Path, tmp_path: Path) -> None:
     ]
     assert failed == []
     assert said.answers[-1] == "OK"
-    found = {
-        (error.findtext("kind"), by)
-        for error in ElementTree.parse(report).getroot().iter("error")
-        if (by := blamed(error)) is not None
-    }
+    found = set()
+    for kind, frames in own_faults(report, OWN_SOURCES):
+        functions = [frame.findtext("fn", "") for frame in frames]
+        call = next((name for name in functions if name.startswith("call_")), functions[0])
+        found.add((kind, call))
     assert found == {("Leak_DefinitelyLost", f"call_{lost}")}
-
-
-def blamed(error: ElementTree.Element) -> str | None:
-    """Return the call of the driver under which our own code did it, None if others did.
-
-    Of a stack the topmost frames are valgrind's own malloc and its like; the one below did it.
-    """
-    stack = error.find("stack")
-    assert stack is not None
-    frames = [frame for frame in stack.iter("frame") if "valgrind" not in frame.findtext("obj", "")]
-    if not frames or frames[0].findtext("file") not in OWN_SOURCES:
-        return None
-    functions = [frame.findtext("fn", "") for frame in frames]
-    return next((name for name in functions if name.startswith("call_")), functions[0])
 
 
 LOOSE = ("classifier", "nli", "qwen3", "hallucination", "lora-pii", "mmbert-32k-intent")

@@ -4,7 +4,6 @@ import gc
 import shutil
 import subprocess
 import weakref
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from libsemantic.ffi.codecs import CData
 
 from ..abi.binding import MODELS, ROOT, Library
 from ..abi.harness import clean_environment, compile_program
+from .memory_checker import checked_by, own_faults
 from .size import sized
 
 HERE = Path(__file__).parent
@@ -175,8 +175,7 @@ def test_every_result_under_valgrind(tmp_path: Path) -> None:
     compile_program(HERE / "results.c", program)
     answer = subprocess.run(
         [
-            *("valgrind", "--leak-check=full", "--show-leak-kinds=definite", "--fair-sched=try"),
-            *("--num-callers=60", "--xml=yes", f"--xml-file={report}"),
+            *checked_by(report),
             *(str(program), str(MODELS)),
         ],
         env=clean_environment(),
@@ -186,28 +185,11 @@ def test_every_result_under_valgrind(tmp_path: Path) -> None:
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
-    found = {
-        (error.findtext("kind"), by)
-        for error in ElementTree.parse(report).getroot().iter("error")
-        if (by := blamed(error)) is not None
-    }
+    found = set()
+    for kind, frames in own_faults(report, OWN_SOURCES):
+        of_program = [frame for frame in frames if frame.findtext("file") == "results.c"]
+        found.add((kind, (of_program or frames)[0].findtext("fn")))
     assert found == {
         ("InvalidRead", "read_too_far_on_purpose"),
         ("Leak_DefinitelyLost", "forget_on_purpose"),
     }
-
-
-def blamed(error: ElementTree.Element) -> str | None:
-    """Return the function of the program under which our own code did it, None if others did.
-
-    Of a stack the topmost frames are valgrind's own malloc and its like; the one below did it.
-    """
-    stack = error.find("stack")
-    assert stack is not None
-    frames = [frame for frame in stack.iter("frame") if "valgrind" not in frame.findtext("obj", "")]
-    if not frames or frames[0].findtext("file") not in OWN_SOURCES:
-        return None
-    functions = [
-        frame.findtext("fn", "") for frame in frames if frame.findtext("file") == "results.c"
-    ]
-    return functions[0] if functions else frames[0].findtext("fn")
