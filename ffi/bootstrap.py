@@ -1,6 +1,7 @@
 """Compose the library once Python runs: one registry, attached to every export."""
 
 import atexit
+from importlib import import_module
 
 from libsemantic.engine.config import LogLevel
 from libsemantic.engine.errors import InterpreterError, Status
@@ -46,6 +47,9 @@ def start(ffi: FFI, lib: Lib) -> None:
 
     REGISTRY.log.send_to(write_log)
     atexit.register(lib.boundary_end_calls)
+    # A load needs it. Its exit handlers are registered here so that ours, registered after them,
+    # run before them: they free memory, which a signal may have come in the middle of.
+    import_module("onnx")
     first_run()
     REGISTRY.set_interpreter_bytes(max(0, resident_bytes() - lib.boundary_resident_before_start()))
     lib.boundary_report_start(ffi.NULL)

@@ -223,8 +223,8 @@ static int bind_python(void) {
              environment);
     if (boundary_bind_python() != 0 || failure[0] != '\0')
         return -1;
-    /* After the first run of ONNX Runtime, which binding has done: handlers run in
-     * reverse order, and its own teardown must come after ours. */
+    /* After the first run of ONNX Runtime and the import of onnx, which binding has done:
+     * handlers run in reverse order, and their own teardown must come after ours. */
     if (on_exit(at_exit, NULL) != 0)
         return fail("no exit handler can be registered");
     return 0;
