@@ -1,31 +1,26 @@
 """Runs what callers submit, several short windows at a time, without threads of its own.
 
 A caller whose model is idle runs its work itself, with no hand-over and no timer. While
-``parallel_runs`` runs are under way, callers queue; whoever finishes a run wakes the owner
-of the next work, and a run takes along what fits. On CPU that pays only for short windows
-of near-equal length, up to a budget of padded tokens; long ones run alone.
+``parallel_runs`` runs of the model are under way, or as many of all models as the CPUs take,
+callers queue; whoever ends a run begins the next one for one of them, and a run takes along what
+fits (``grouping``), the oldest first.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from .counters import Ran
 from .errors import InternalError, OutOfMemoryError, OverloadedError, SemanticError
+from .grouping import Limits, split
 from .results import Float32, Int64
+from .scheduler import Scheduler
 from .ticket import FOREVER, Ticket
 from .watchdog import Watchdog
 
-# A window joins a run if it is at most this much shorter than the longest one.
-_SPARE_TOKENS = 4
-_SPARE_SHARE = 8
-# Longer windows join only their equals: attention over a long padded row needs the memory of all
-# its scores, or a loop over them, and on CPU it never pays.
-_LONGEST_PADDED = 512
 # How far behind the head of the queue a run looks for more to take along.
 _LOOK_AHEAD = 32
 
@@ -40,17 +35,6 @@ class Window(Protocol):
     @property
     def type_ids(self) -> Int64:
         """Token types: 0 for the first sequence, 1 for the second where the model has two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of one model's runs and queue; a long text counts once per window."""
-
-    parallel_runs: int
-    batch_rows: int
-    batch_tokens: int
-    queue_rows: int
-    queue_tokens: int
 
 
 class RunStoppedError(Exception):
@@ -85,25 +69,6 @@ class RunControl:
                 stop()
 
 
-class RunsUnderWay:
-    """Counts the runs of all models that share the CPUs."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-
-    def begin(self) -> bool:
-        """Add a run; tell whether it is the only one."""
-        with self._lock:
-            self._count += 1
-            return self._count == 1
-
-    def end(self) -> None:
-        """Take a run off."""
-        with self._lock:
-            self._count -= 1
-
-
 # Scores windows together: one output per window, or RunStoppedError, or a SemanticError.
 Run = Callable[[Sequence[Window], RunControl], Sequence[Float32]]
 
@@ -115,14 +80,15 @@ class Work:
     """
 
     __slots__ = (
-        *("errors", "layer", "missing", "outputs", "runs", "started", "ticket", "waiting"),
-        *("wake", "windows"),
+        *("arrival", "errors", "layer", "missing", "outputs", "runs", "started", "ticket"),
+        *("turn", "waiting", "wake", "windows"),
     )
 
     def __init__(self, windows: Sequence[Window], ticket: Ticket, layer: int = 0) -> None:
         self.windows = windows
         self.ticket = ticket
         self.layer = layer
+        self.arrival = 0
         self.runs: list[Ran] = []  # led by this work's caller
         self.started = 0.0  # when its first run began, of the clock that Recorder reads
         self.outputs: list[Float32 | None] = [None] * len(windows)
@@ -130,6 +96,7 @@ class Work:
         self.missing = len(windows)
         self.waiting = False
         self.wake: threading.Lock | None = None  # held while it waits
+        self.turn: _Turn | None = None  # a run that has begun and that this work's caller leads
 
 
 class _Group(NamedTuple):
@@ -145,18 +112,25 @@ class _Group(NamedTuple):
         return self.longest * len(self.indices)
 
 
+class _Turn(NamedTuple):
+    """A run that has begun, and what was taken off the queue for it."""
+
+    taken: list[_Group]
+    control: RunControl
+
+
 class Batcher:
     """The queue and the runs of one model."""
 
     def __init__(
-        self, run: Run, limits: Limits, watchdog: Watchdog, all_runs: RunsUnderWay | None = None
+        self, run: Run, limits: Limits, watchdog: Watchdog, scheduler: Scheduler | None = None
     ) -> None:
-        """Make the queue; ``all_runs`` counts those of other models too."""
+        """Make the queue; ``scheduler`` shares the CPUs with other models."""
         self._run = run
-        self._all_runs = all_runs or RunsUnderWay()
+        self._scheduler = scheduler or Scheduler()
         self.limits = limits
         self._watchdog = watchdog
-        self._mutex = threading.Lock()
+        self._mutex = self._scheduler.mutex
         self._queue: deque[_Group] = deque()
         self._queued_rows = 0
         self._queued_tokens = 0
@@ -171,87 +145,100 @@ class Batcher:
         """
         groups = self._plan(work)
         with self._mutex:
-            control = self._start_at_once(work, groups)
-            if control is None:
-                self._admit(groups)
+            if len(groups) == 1 and not self._queue and self._has_room():
+                self._begin(work, groups)  # it never queues
+            else:
+                self._admit(work, groups)
         work.ticket.interrupt = partial(self._interrupt, work)
         try:
             on_admitted()
-            if control is not None:
-                self._lead(work, groups, control)
-            while not self._settled(work):
-                self._take_part(work)
+            while True:
+                if work.turn is not None:
+                    self._lead(work, work.turn)
+                elif self._settled(work):
+                    break
+                elif work.waiting:
+                    self._wait(work)
+                else:
+                    self._take_part(work)
         except BaseException:
             with self._mutex:
-                if control is not None:
-                    self._end(control)
+                self._give_back(work)
                 self._withdraw(work)
             raise
         finally:
             work.ticket.interrupt = None
 
-    def _start_at_once(self, work: Work, groups: list[_Group]) -> RunControl | None:
-        """Begin the run of work that an idle model can do in one; it never queues."""
-        if len(groups) != 1 or self._queue or len(self._runs) >= self.limits.parallel_runs:
-            return None
-        control = RunControl((work,))
-        self._begin(control)
-        return control
+    # ---- what the scheduler asks for, under the mutex
 
-    def _begin(self, control: RunControl) -> None:
+    @property
+    def oldest(self) -> int:
+        """When the work came that is next."""
+        return self._queue[0].work.arrival
+
+    def can_begin(self) -> bool:
+        """Tell whether a run could begin but for other models: someone must be free to lead it."""
+        return bool(self._queue and self._waiting) and len(self._runs) < self.limits.parallel_runs
+
+    def begin(self) -> None:
+        """Begin the next run; of those whose work it takes along, one leads it if it can."""
+        taken = self._take()
+        for group in taken:
+            if group.work.waiting:
+                leader = group.work
+                break
+        else:  # they lead other runs; who came last has the longest to wait
+            leader = next(reversed(self._waiting))
+        self._begin(leader, taken)
+        self._wake(leader)
+
+    # ---- runs
+
+    def _has_room(self) -> bool:
+        return len(self._runs) < self.limits.parallel_runs and self._scheduler.has_room()
+
+    def _begin(self, leader: Work, taken: list[_Group]) -> None:
+        control = RunControl([group.work for group in taken])
+        scheduler = self._scheduler
+        scheduler.under_way += 1
         self._runs.add(control)
-        control.alone = self._all_runs.begin() and not self._queue
+        control.alone = scheduler.under_way == 1 and self._only(leader)
+        leader.turn = _Turn(taken, control)
+
+    def _only(self, work: Work) -> bool:
+        """Tell whether nobody else's work waits; that of one call lies together."""
+        queue = self._queue
+        if not queue:
+            return not self._scheduler.queues
+        return len(self._scheduler.queues) == 1 and queue[0].work is queue[-1].work is work
 
     def _end(self, control: RunControl) -> None:
         if control in self._runs:
             self._runs.remove(control)
-            self._all_runs.end()
+            self._scheduler.under_way -= 1
 
-    def _take_part(self, work: Work) -> None:
-        """Lead the next run if there is room for it, else wait to be woken."""
-        with self._mutex:
-            taken = self._take()
-            control = RunControl([group.work for group in taken])
-            if taken:
-                self._begin(control)
-            elif work.missing and not work.ticket.cancelled:
-                work.waiting = True
-                work.wake = threading.Lock()
-                work.wake.acquire()
-                self._waiting[work] = None
-            wake = work.wake if work.waiting else None
-        if taken:
-            self._lead(work, taken, control)
-        elif wake is not None:
-            self._wait(work, wake)
+    def _give_back(self, work: Work) -> None:
+        """Let others lead the run that a caller who leaves was to lead."""
+        if work.turn is not None:
+            taken, control = work.turn
+            work.turn = None
+            self._end(control)
+            for group in reversed(taken):
+                if group.work is not work and group.work.ticket.failure() is None:
+                    self._queue.appendleft(group)
+                    self._count(group, 1)
 
     def _plan(self, work: Work) -> list[_Group]:
-        """Split the windows into runs: near-equal lengths, within the budget."""
+        """Split the windows into groups for a run each."""
         lengths = [len(window.ids) for window in work.windows]
-        if len(lengths) == 1:
-            return [_Group(work, (0,), lengths[0], lengths[0])]
-        limits = self.limits
-        groups: list[_Group] = []
-        members: list[int] = []
-        longest = 0
-        order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-        for index in order:
-            length = lengths[index]
-            if members and not (
-                len(members) < limits.batch_rows
-                and longest * (len(members) + 1) <= limits.batch_tokens
-                and _near(longest, length)
-            ):
-                groups.append(_Group(work, members, longest, lengths[members[-1]]))
-                members = []
-            if not members:
-                longest = length
-            members.append(index)
-        if members:
-            groups.append(_Group(work, members, longest, lengths[members[-1]]))
-        return groups
+        return [
+            _Group(work, indices, lengths[indices[0]], lengths[indices[-1]])
+            for indices in split(lengths, self.limits)
+        ]
 
-    def _admit(self, groups: list[_Group]) -> None:
+    # ---- the queue
+
+    def _admit(self, work: Work, groups: list[_Group]) -> None:
         rows = sum(len(group.indices) for group in groups)
         tokens = sum(group.tokens for group in groups)
         limits = self.limits
@@ -265,30 +252,24 @@ class Batcher:
                 f"at most {limits.queue_rows} and {limits.queue_tokens}; send less, or raise "
                 "queue_rows and queue_tokens"
             )
-        self._queue.extend(groups)
-        self._queued_rows += rows
-        self._queued_tokens += tokens
+        work.arrival = next(self._scheduler.arrivals)
+        for group in groups:
+            self._queue.append(group)
+            self._count(group, 1)
 
     def _take(self) -> list[_Group]:
-        """Take the next run off the queue; empty if there is none or no room for it."""
-        limits = self.limits
-        if not self._queue or len(self._runs) >= limits.parallel_runs:
-            return []
+        """Take the next run off the queue."""
         head = self._dequeue(0)
         taken, longest, shortest = [head], head.longest, head.shortest
         rows, position = len(head.indices), 0
         while position < min(len(self._queue), _LOOK_AHEAD):
             other = self._queue[position]
             together = max(longest, other.longest)
+            least = min(shortest, other.shortest)
             more = rows + len(other.indices)
-            if (
-                other.work.layer == head.work.layer
-                and more <= limits.batch_rows
-                and together * more <= limits.batch_tokens
-                and _near(together, min(shortest, other.shortest))
-            ):
+            if other.work.layer == head.work.layer and self.limits.fits(more, together, least):
                 taken.append(self._dequeue(position))
-                longest, shortest, rows = together, min(shortest, other.shortest), more
+                longest, shortest, rows = together, least, more
             else:
                 position += 1
         return taken
@@ -296,12 +277,23 @@ class Batcher:
     def _dequeue(self, position: int) -> _Group:
         group = self._queue[position]
         del self._queue[position]
-        self._queued_rows -= len(group.indices)
-        self._queued_tokens -= group.tokens
+        self._count(group, -1)
         return group
 
-    def _lead(self, leader: Work, taken: list[_Group], control: RunControl) -> None:
+    def _count(self, group: _Group, sign: int) -> None:
+        """Note that a group has come to the queue or left it."""
+        self._queued_rows += sign * len(group.indices)
+        self._queued_tokens += sign * group.tokens
+        if self._queue:
+            self._scheduler.queues[self] = None
+        else:
+            self._scheduler.queues.pop(self, None)
+
+    # ---- what a caller does
+
+    def _lead(self, leader: Work, turn: _Turn) -> None:
         """Run what was taken and hand out the outputs."""
+        taken, control = turn
         members = [(group.work, index) for group in taken for index in group.indices]
         watched = control.deadline < FOREVER
         now = time.perf_counter()
@@ -327,9 +319,12 @@ class Batcher:
             if watched:
                 self._watchdog.release(control)
             with self._mutex:
+                leader.turn = None
                 self._end(control)
                 self._hand_out(members, outcomes, error)
-                self._wake_next()
+                if leader.missing and leader.ticket.failure() is None:
+                    self._let_wait(leader)
+                self._scheduler.dispatch()
 
     def _score(
         self,
@@ -384,17 +379,18 @@ class Batcher:
             if work.missing == 0:
                 self._wake(work)
 
-    def _wake_next(self) -> None:
-        """Let a waiting caller run the next work, its own if it can be."""
-        if not self._queue or len(self._runs) >= self.limits.parallel_runs:
-            return
-        owner = self._queue[0].work
-        if owner.waiting:
-            self._wake(owner)
-        else:
-            waiting = next(iter(self._waiting), None)
-            if waiting is not None:
-                self._wake(waiting)
+    def _take_part(self, work: Work) -> None:
+        """Let the caller lead a run, its own if it can be, as soon as there is room for one."""
+        with self._mutex:
+            if work.turn is None and work.missing and not work.ticket.cancelled:
+                self._let_wait(work)
+                self._scheduler.dispatch()
+
+    def _let_wait(self, work: Work) -> None:
+        work.wake = threading.Lock()
+        work.wake.acquire()
+        work.waiting = True
+        self._waiting[work] = None
 
     def _wake(self, work: Work) -> None:
         if work.waiting:
@@ -403,16 +399,11 @@ class Batcher:
             if work.wake is not None:
                 work.wake.release()
 
-    def _wait(self, work: Work, wake: threading.Lock) -> None:
+    def _wait(self, work: Work) -> None:
+        """Wait for a turn, an answer or the end of the time."""
+        assert work.wake is not None
         remaining = work.ticket.remaining()
-        if wake.acquire(timeout=-1 if remaining is None else remaining):
-            return
-        with self._mutex:
-            if work.waiting:
-                work.waiting = False
-                self._waiting.pop(work, None)
-                return
-        wake.acquire()  # woken just as the time ran out
+        work.wake.acquire(timeout=-1 if remaining is None else remaining)
 
     def _settled(self, work: Work) -> bool:
         """Tell whether nothing is left to do; give up the rest if the ticket has run out."""
@@ -422,6 +413,8 @@ class Batcher:
         if failure is None:
             return False
         with self._mutex:
+            if work.turn is not None:  # others wait for the run that it was to lead just now
+                return False
             for index, output in enumerate(work.outputs):
                 if output is None and work.errors[index] is None:
                     work.errors[index] = failure
@@ -431,14 +424,13 @@ class Batcher:
     def _withdraw(self, work: Work) -> None:
         """Forget work whose caller goes: it neither queues nor waits any more."""
         own = [group for group in self._queue if group.work is work]
-        for group in own:
-            self._queued_rows -= len(group.indices)
-            self._queued_tokens -= group.tokens
         if own:
             self._queue = deque(group for group in self._queue if group.work is not work)
+            for group in own:
+                self._count(group, -1)
         work.waiting = False
         self._waiting.pop(work, None)
-        self._wake_next()
+        self._scheduler.dispatch()
 
     def _interrupt(self, work: Work) -> None:
         """Look at a cancelled ticket now."""
@@ -451,9 +443,3 @@ class Batcher:
 
 def _stopped_early() -> InternalError:
     return InternalError("a run was stopped although its caller still waited; please report this")
-
-
-def _near(longest: int, shortest: int) -> bool:
-    if longest > _LONGEST_PADDED:
-        return longest == shortest
-    return longest - shortest <= max(_SPARE_TOKENS, longest // _SPARE_SHARE)

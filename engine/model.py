@@ -10,7 +10,7 @@ import numpy as np
 
 from .artifacts import ModelSpec, read_artifact
 from .bases import Base
-from .batching import Batcher, Limits, RunControl, RunStoppedError, RunsUnderWay, Work
+from .batching import Batcher, RunControl, RunStoppedError, Work
 from .config import (
     DEFAULT_MAX_TEXT_BYTES,
     NO_DEMANDS,
@@ -31,6 +31,7 @@ from .errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
+from .grouping import Limits
 from .info import describe
 from .load_checks import check_vocabulary, embedding_dimension, longest_window, self_test
 from .memory import require_bytes, resident_bytes
@@ -38,6 +39,7 @@ from .opening import OpenGraph, Running, open_graph, open_model
 from .postprocess import Pool, pooling
 from .providers import Device
 from .results import ModelInfo
+from .scheduler import Scheduler
 from .session import Session
 from .sharing import Shelf, file_identity
 from .ticket import FOREVER, Ticket
@@ -89,7 +91,11 @@ class Shelves:
 
     tokenizers: Shelf[HeldTokenizer] = field(default_factory=Shelf)
     bases: Shelf[Base] = field(default_factory=Shelf)
-    runs: RunsUnderWay = field(default_factory=RunsUnderWay)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+
+    def scheduler_of(self, device: Device) -> Scheduler:
+        """Return what shares the CPUs among models; a device of its own is no matter of others."""
+        return Scheduler() if device.provider.memory else self.scheduler
 
 
 def load_model(
@@ -125,6 +131,7 @@ def load_model(
     row, dense = device.provider, found.dense
     limits = Limits(
         parallel_runs=_parallel_runs(options, runtime, device),
+        padding=row.padding,
         batch_rows=options.max_batch_rows or row.batch_rows,
         batch_tokens=options.max_batch_tokens or row.batch_tokens,
         queue_rows=options.queue_rows or runtime.queue_rows or _DEFAULT_QUEUE_ROWS,
@@ -155,7 +162,7 @@ def load_model(
         held=found.held,
         base=found.running.base,
         vocab_size=opened.vocab_size,
-        batcher=Batcher(found.session.run, limits, watchdog, shelves.runs),
+        batcher=Batcher(found.session.run, limits, watchdog, shelves.scheduler_of(device)),
         scheme=label_scheme(info.labels) if spec.task is Task.TOKEN_CLASSIFICATION else None,
         pools=opened.pools,
         pool=pooling(spec.pooling) if spec.pooling and not opened.pools else None,
@@ -262,9 +269,17 @@ def _open(
     )
 
 
+def parallel_runs(runtime: RuntimeOptions) -> int:
+    """Return how many runs of all models may share the CPUs."""
+    return runtime.parallel_runs or available_cpus()
+
+
 def _parallel_runs(options: LoadOptions, runtime: RuntimeOptions, device: Device) -> int:
-    asked = options.parallel_runs or runtime.parallel_runs
-    return asked or device.provider.parallel_runs or available_cpus()
+    together = parallel_runs(runtime)
+    if device.provider.memory:
+        asked = options.parallel_runs or runtime.parallel_runs
+        return asked or device.provider.parallel_runs or together
+    return min(options.parallel_runs or device.provider.parallel_runs or together, together)
 
 
 def _precision(spec: ModelSpec, device: Device) -> str:

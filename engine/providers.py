@@ -11,6 +11,7 @@ from typing import Final
 
 from .config import Precision
 from .errors import DeviceUnavailableError, InvalidArgumentError, UnsupportedError
+from .grouping import DEFAULT_PADDING, Padding
 from .processor import cpu_instructions
 
 CPU_PROVIDER: Final = "CPUExecutionProvider"
@@ -34,8 +35,9 @@ class Provider:
     ``instructions`` what of the CPU must have one of for them.
 
     ``memory`` is where values stay between runs, "" for the host's. ``batch_rows``,
-    ``batch_tokens`` and ``parallel_runs`` (0: the CPUs of the process) are the defaults of a load.
-    ``automatic``: "auto" may choose it.
+    ``batch_tokens`` and ``parallel_runs`` (0: the CPUs of the process) are the defaults of a load;
+    runs in the host's memory share its CPUs with those of all such models (``scheduler``).
+    ``padding`` says what may be padded to share a run. ``automatic``: "auto" may choose it.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Provider:
     memory: str = ""
     batch_rows: int = 32
     batch_tokens: int = 256  # measured on CPU, batches pay only for short texts
+    padding: Padding = DEFAULT_PADDING
     parallel_runs: int = 0
     automatic: bool = True
 

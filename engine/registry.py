@@ -36,7 +36,7 @@ from .errors import (
 )
 from .inputs import Text
 from .log import Log
-from .model import Model, Shelves, load_model
+from .model import Model, Shelves, load_model, parallel_runs
 from .stats import State, column, tabulate
 from .ticket import Ticket, Tickets
 from .watchdog import Watchdog
@@ -101,6 +101,7 @@ class Registry:
         if self._options is None:
             require_one_runtime()
             self._options = options
+            self._shelves.scheduler.limit = parallel_runs(options)
             self.log.set_level(options.log_level)
         elif options != self._options:
             raise AlreadyExistsError(

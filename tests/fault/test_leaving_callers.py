@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from libsemantic.engine.batching import Batcher, Limits, RunControl, Work
+from libsemantic.engine.batching import Batcher, RunControl, Work
 from libsemantic.engine.config import LoadOptions, LogLevel, RuntimeOptions, Task
 from libsemantic.engine.errors import (
     InvalidArgumentError,
     OutOfMemoryError,
     TooLongError,
 )
+from libsemantic.engine.grouping import Limits
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
 from libsemantic.engine.ticket import Ticket

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from libsemantic.engine.batching import (
     Batcher,
-    Limits,
     RunControl,
     RunStoppedError,
-    RunsUnderWay,
     Work,
 )
 from libsemantic.engine.batching import Window as AnyWindow
@@ -30,7 +28,9 @@ from libsemantic.engine.errors import (
     OverloadedError,
     SemanticError,
 )
+from libsemantic.engine.grouping import Limits
 from libsemantic.engine.results import Float32
+from libsemantic.engine.scheduler import Scheduler
 from libsemantic.engine.ticket import Ticket, Tickets
 from libsemantic.engine.watchdog import Watchdog
 
@@ -204,8 +204,8 @@ def test_a_single_caller_runs_its_own_work_at_once(batcher: Batcher, runs: Runs)
 
 
 def test_only_a_run_beside_no_other_of_any_model_is_alone(runs: Runs, watchdog: Watchdog) -> None:
-    all_runs = RunsUnderWay()
-    first, second = (Batcher(runs, LIMITS, watchdog, all_runs) for _ in range(2))
+    scheduler = Scheduler()
+    first, second = (Batcher(runs, LIMITS, watchdog, scheduler) for _ in range(2))
     runs.close()
     callers = [Caller(first, work(5, first=1))]
     runs.wait_for_a_run()
