@@ -141,12 +141,12 @@ class Registry:
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
                 if self._cleanups != cleanups:
                     return  # another caller has finished this cleanup; what runs now is new
-            for entry in list(self._entries.values()):
-                self._remove(entry)
+            gone = [self._remove(entry) for entry in list(self._entries.values())]
             self._options = None
             self._stopping = False
             self._cleanups += 1
             self._changed.notify_all()
+        del gone
         self._watchdog.stop()
         self.log.info("cleaned up")
 
@@ -326,8 +326,9 @@ class Registry:
                     )
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
             self._entry(handle)  # closed if another caller was first
-            self._remove(entry)
+            gone = self._remove(entry)
             self._changed.notify_all()
+        del gone
         self.log.info(f"model {entry.name} unloaded")
 
     def _entry(self, handle: int) -> _Entry:
@@ -346,10 +347,13 @@ class Registry:
             raise NotReadyError(f"model {entry.name!r} is {entry.state.name.lower()}")
         return entry
 
-    def _remove(self, entry: _Entry) -> None:
+    def _remove(self, entry: _Entry) -> Model | None:
+        """Take a model off; return it, so that it is freed once the lock is: that takes long."""
+        model = entry.model
         if self._entries.pop(entry.handle, None) is not None:
             self._closed.absorb(entry.counters.snapshot())
             entry.model = None
+        return model
 
     # ---- calls
 

@@ -162,7 +162,8 @@ typedef struct semantic_init_options {
     const char *environment;  /* folder of the Python environment; fixed once Python runs */
     int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process. Where runs
                                  meet, models of up to 256 MiB use one thread each */
-    int32_t parallel_runs;    /* runs at a time per model; default: the CPUs of the process */
+    int32_t parallel_runs;    /* runs at a time on the CPUs, of all models together: more wait their
+                                 turn, the oldest first; default: the CPUs of the process */
     int64_t queue_rows;       /* waiting rows per model (a long text counts once per window);
                                  default 65,536 */
     int64_t queue_tokens;     /* waiting padded tokens per model, and the most that the windows of
@@ -207,7 +208,9 @@ typedef struct semantic_load_options {
     semantic_model replaces;      /* this model's name and handle are taken over once the
                                      new one is ready; the task must be equal */
     int32_t intra_op_threads;     /* default: that of semantic_init */
-    int32_t parallel_runs;        /* default: that of semantic_init */
+    int32_t parallel_runs;        /* runs of this model at a time; default and, on the CPUs, the
+                                     most: that of semantic_init. On cuda and tensorrt no other
+                                     model counts, and where neither says a number it is 1 */
     int64_t queue_rows;           /* default: that of semantic_init */
     int64_t queue_tokens;         /* default: that of semantic_init */
     int64_t timeout_ms;           /* 0: none; looked at between the steps of a load */

@@ -8,7 +8,7 @@ type Options struct {
 	Device         string
 	Environment    string // folder of the Python environment; fixed once Python runs
 	IntraOpThreads int    // threads of one run; default: the CPUs of the process
-	ParallelRuns   int    // runs at a time per model; default: the CPUs of the process
+	ParallelRuns   int    // runs at a time on the CPUs, of all models together; default: the CPUs of the process
 	QueueRows      int    // waiting rows per model; default 65,536
 	QueueTokens    int    // waiting tokens per model; default 16,777,216
 	LogLevel       LogLevel
@@ -44,7 +44,7 @@ type LoadOptions struct {
 	AdapterMode    AdapterMode // adapter folders only
 	ArenaBytes     int         // the most a model takes of a cuda device, or of workspace for tensorrt; default 4 GiB
 	IntraOpThreads int         // default: that of Open
-	ParallelRuns   int         // default: that of Open
+	ParallelRuns   int         // runs of this model at a time; default and, on the CPUs, the most: that of Open
 	QueueRows      int         // default: that of Open
 	QueueTokens    int         // default: that of Open
 
