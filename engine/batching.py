@@ -91,12 +91,18 @@ class RunsUnderWay:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
+        self._expected = 0
+
+    def expect(self, change: int) -> None:
+        """Note work that is to run side by side, or with a negative number that it has ended."""
+        with self._lock:
+            self._expected += change
 
     def begin(self) -> bool:
-        """Add a run; tell whether it is the only one."""
+        """Add a run; tell whether it is the only one and no two are expected."""
         with self._lock:
             self._count += 1
-            return self._count == 1
+            return self._count == 1 and self._expected < 2
 
     def end(self) -> None:
         """Take a run off."""

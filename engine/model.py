@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,9 @@ from .postprocess import Pool, pooling
 from .providers import Device
 from .results import ModelInfo
 from .session import Session
-from .sharing import Shelf, file_identity
+from .sharing import Shelf
 from .ticket import FOREVER, Ticket
-from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
+from .tokenization import HeldTokenizer, Tokenizer, make_tokenizer, read_tokenizer
 from .watchdog import Watchdog
 
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
@@ -220,9 +221,7 @@ def _open(
     max_tokens, position_limit = longest_window(spec, opened, options.max_tokens)
     ticket.check()
     tokenizer_before = resident_bytes()
-    held = shelves.tokenizers.share(
-        file_identity(spec.tokenizer_path), partial(_hold_tokenizer, spec.tokenizer_path), ticket
-    )
+    held = _share_tokenizer(spec.tokenizer_path, shelves.tokenizers, ticket)
     tokenizer = held.tokenizer
     tokenizer_grown = max(0, resident_bytes() - tokenizer_before)
     spec = check_vocabulary(spec, tokenizer, opened)
@@ -272,10 +271,18 @@ def _precision(spec: ModelSpec, device: Device) -> str:
     return device.precision.name.lower() if spec.onnx is None else spec.onnx.dtype
 
 
-def _hold_tokenizer(path: Path) -> HeldTokenizer:
-    before = resident_bytes()
-    tokenizer = load_tokenizer(path)
-    return HeldTokenizer(tokenizer, max(0, resident_bytes() - before))
+def _share_tokenizer(
+    path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticket
+) -> HeldTokenizer:
+    """Return the tokenizer of a file, the same one for all files of the same content."""
+    data = read_tokenizer(path)
+
+    def hold() -> HeldTokenizer:
+        before = resident_bytes()
+        tokenizer = make_tokenizer(path, data)
+        return HeldTokenizer(tokenizer, max(0, resident_bytes() - before))
+
+    return tokenizers.share(sha256(data).digest(), hold, ticket)
 
 
 @contextmanager

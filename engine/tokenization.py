@@ -223,7 +223,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class HeldTokenizer:
-    """A tokenizer that models of one folder share, and the resident memory that it took."""
+    """A tokenizer, which models with equal files share, and the resident memory that it took."""
 
     tokenizer: Tokenizer
     grown_bytes: int
@@ -248,10 +248,14 @@ def start_threads() -> None:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read the ``tokenizer.json`` at ``path``; truncation and padding it asks for are dropped.
+    """Read the ``tokenizer.json`` at ``path`` and make it; raise as the two steps do."""
+    return make_tokenizer(path, read_tokenizer(path))
 
-    Raise NotFoundError if it is not there, BadArtifactError if it cannot be read or used,
-    UnsupportedError if it asks for more memory or time than a tokenizer needs, OutOfMemoryError.
+
+def read_tokenizer(path: Path) -> bytes:
+    """Return the content of a ``tokenizer.json``, which alone determines the tokens of a text.
+
+    Raise NotFoundError if it is not there, BadArtifactError if it cannot be read or is too large.
     """
     try:
         size = path.stat().st_size
@@ -267,6 +271,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise BadArtifactError(
             f"{path} has {size} bytes, a tokenizer at most {_MAX_FILE_BYTES}; fetch it again"
         )
+    return data
+
+
+def make_tokenizer(path: Path, data: bytes) -> Tokenizer:
+    """Make the tokenizer of a file's content; truncation and padding it asks for are dropped.
+
+    Raise BadArtifactError if it cannot be used, UnsupportedError if it asks for more memory or time
+    than a tokenizer needs, OutOfMemoryError.
+    """
+    size = len(data)
     data = check_tokenizer(path, data)
     require_bytes(_MEMORY_PER_FILE_BYTE * size, f"to read {path}")
     try:

@@ -28,11 +28,12 @@ Options = TypeVar("Options", bound=RuntimeOptions | LoadOptions | RunOptions)
 
 MAX_STRUCT_SIZE = 1 << 16
 
-# The sizes of the option structs when they were first published; they never change.
+# The sizes of the structs that callers fill when they were first published; they never change.
 FIRST_SIZES = {
     "semantic_init_options": 56,
     "semantic_load_options": 104,
     "semantic_run_options": 64,
+    "semantic_request": 24,
 }
 
 _NUMBERS = {
@@ -57,6 +58,39 @@ def decode_name(ffi: FFI, pointer: CData, parameter: str) -> str | None:
         raise InvalidArgumentError(
             f"{parameter} is not UTF-8 at byte {error.start}; pass UTF-8"
         ) from None
+
+
+def decode_array(ffi: FFI, ctype: str, pointer: CData, count: int, limit: int) -> list[CData]:
+    """Copy an array of structs that begin with struct_size, which says how far apart they lie.
+
+    Raise InvalidArgumentError for more than ``limit``, or sizes that are wrong or unequal.
+    """
+    if count > limit:
+        raise InvalidArgumentError(f"{count} of {ctype} in one call; pass at most {limit}")
+    if not count:
+        return []
+    kind, known, size = ffi.typeof(f"{ctype} *"), ffi.sizeof(ctype), pointer.struct_size
+    if not FIRST_SIZES[ctype] <= size <= MAX_STRUCT_SIZE or size % ffi.alignof(ctype):
+        raise InvalidArgumentError(
+            f"{ctype}.struct_size is {size}; set it to sizeof({ctype}), {known} in this version"
+        )
+    start = ffi.cast("char *", pointer)
+    items = []
+    for index in range(count):
+        given = ffi.cast(kind, start + size * index)
+        if given.struct_size != size:
+            raise InvalidArgumentError(
+                f"{ctype}.struct_size is {size} in the first and {given.struct_size} in number "
+                f"{index}; set it to sizeof({ctype}) in all"
+            )
+        if any(ffi.buffer(given, size)[known:]):
+            raise InvalidArgumentError(
+                f"{ctype} has fields that this library does not know; leave them zero or use a "
+                "newer library"
+            )
+        items.append(ffi.new(kind))
+        ffi.memmove(items[-1], given, min(size, known))
+    return items
 
 
 def decode_texts(ffi: FFI, texts: CData, count: int) -> list[Any]:
@@ -144,7 +178,7 @@ def _enum_of(hint: Any) -> type[IntEnum] | None:
 class _Field(NamedTuple):
     """How one field is written.
 
-    ``kind``: "number", "text", "texts" or "array". ``code`` and ``dtype`` are those of an array's
+    ``kind``: "number", "text", "texts", "results" or "array". ``code`` and ``dtype`` are those of an array's
     items. ``position``: among the values of the layout; a text has two, pointer and length.
     """
 
@@ -167,6 +201,23 @@ class _Layout(NamedTuple):
     pointers: tuple[int, ...]
     fields: tuple[_Field, ...]
     read: Callable[[object], tuple[Any, ...]]
+
+
+class _Block(NamedTuple):
+    """A result, arranged: ``size`` bytes, in which all positions are counted from the start.
+
+    ``values`` belong to the layout, ``pointers`` are the positions of those that point into the
+    block. ``parts``: (start, end, data). ``texts``: (table, start of the texts, their sizes).
+    ``results``: (table, for each entry where its block begins and the block, or None).
+    """
+
+    size: int
+    pack: struct.Struct
+    values: list[Any]
+    pointers: list[int]
+    parts: list[tuple[int, int, Any]]
+    texts: list[tuple[int, int, list[int]]]
+    results: list[tuple[int, list["tuple[int, _Block] | None"]]]
 
 
 class _LayoutBuilder:
@@ -230,6 +281,8 @@ class _LayoutBuilder:
             return "number", *_NUMBERS[ctype.cname]
         if ctype.item == self._ffi.typeof("semantic_text"):
             return "texts", "", None
+        if ctype.item.kind == "pointer":
+            return "results", "", None
         if ctype.item.kind == "struct":
             return "struct", "", None
         return "array", *_NUMBERS[ctype.item.cname]
@@ -264,10 +317,22 @@ class ResultCodec:
 
         One pass finds out where everything goes, a second one writes it.
         """
+        block = self._arrange(result)
+        base = self._allocate(block.size)
+        if not base:
+            raise OutOfMemoryError(
+                f"no memory for a result of {block.size} bytes; send fewer rows"
+            )
+        pointer = self._ffi.cast("char *", base)
+        _write(block, self._ffi.buffer(pointer, block.size), base, 0)
+        return pointer
+
+    def _arrange(self, result: object) -> _Block:
         layout = self._layouts[type(result)]
         values, pointers = list(layout.values), list(layout.pointers)
         parts: list[tuple[int, int, Any]] = []
-        tables: list[tuple[int, int, list[int]]] = []  # where it and its texts begin, their sizes
+        texts: list[tuple[int, int, list[int]]] = []
+        results: list[tuple[int, list[tuple[int, _Block] | None]]] = []
         end = layout.pack.size
         for (position, kind, code, dtype), content in zip(
             layout.fields, layout.read(result), strict=True
@@ -279,6 +344,15 @@ class ResultCodec:
                 continue  # NULL
             pointers.append(position)
             values[position] = end
+            if kind == "results":
+                entries: list[tuple[int, _Block] | None] = []
+                table, end = end, end + 8 * len(content)
+                for each in content:
+                    block = None if each is None else self._arrange(each)
+                    entries.append(block and (end, block))
+                    end += block.size if block else 0
+                results.append((table, entries))
+                continue
             if kind == "array":
                 data, size = _as_buffer(content, code, dtype)
             elif kind == "text":
@@ -290,27 +364,33 @@ class ResultCodec:
                 data = b"\0".join(encoded) + b"\0"
                 size = len(data)
                 table, end = end, end + 16 * len(encoded)
-                tables.append((table, end, list(map(len, encoded))))
+                texts.append((table, end, list(map(len, encoded))))
             parts.append((end, end + size, data))
             end += size + 7 & ~7
-        base = self._allocate(end)
-        if not base:
-            raise OutOfMemoryError(f"no memory for a result of {end} bytes; send fewer rows")
-        for position in pointers:
-            values[position] += base
-        pointer = self._ffi.cast("char *", base)
-        memory = self._ffi.buffer(pointer, end)
-        layout.pack.pack_into(memory, 0, *values)
-        for table, start, lengths in tables:
-            address = base + start
-            entries: list[int] = []
-            for length in lengths:
-                entries += address, length
-                address += length + 1
-            struct.pack_into(f"{len(entries)}Q", memory, table, *entries)
-        for start, stop, data in parts:
-            memory[start:stop] = data
-        return pointer
+        return _Block(end, layout.pack, values, pointers, parts, texts, results)
+
+
+def _write(block: _Block, memory: CData, address: int, at: int) -> None:
+    """Write a result ``at`` so many bytes into the memory of a block, there at ``address``."""
+    values = block.values
+    for position in block.pointers:
+        values[position] += address
+    block.pack.pack_into(memory, at, *values)
+    for table, start, lengths in block.texts:
+        text = address + start
+        entries: list[int] = []
+        for length in lengths:
+            entries += text, length
+            text += length + 1
+        struct.pack_into(f"{len(entries)}Q", memory, at + table, *entries)
+    for start, stop, data in block.parts:
+        memory[at + start : at + stop] = data
+    for table, found in block.results:
+        places = [0 if each is None else address + each[0] for each in found]
+        struct.pack_into(f"{len(places)}Q", memory, at + table, *places)
+        for each in found:
+            if each is not None:
+                _write(each[1], memory, address + each[0], at + each[0])
 
 
 def _as_buffer(content: Any, code: str, dtype: Any) -> tuple[Any, int]:
