@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -271,9 +270,7 @@ def _precision(spec: ModelSpec, device: Device) -> str:
     return device.precision.name.lower() if spec.onnx is None else spec.onnx.dtype
 
 
-def _share_tokenizer(
-    path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticket
-) -> HeldTokenizer:
+def _share_tokenizer(path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticket) -> HeldTokenizer:
     """Return the tokenizer of a file, the same one for all files of the same content."""
     data = read_tokenizer(path)
 

@@ -178,8 +178,9 @@ def _enum_of(hint: Any) -> type[IntEnum] | None:
 class _Field(NamedTuple):
     """How one field is written.
 
-    ``kind``: "number", "text", "texts", "results" or "array". ``code`` and ``dtype`` are those of an array's
-    items. ``position``: among the values of the layout; a text has two, pointer and length.
+    ``kind``: "number", "text", "texts", "results" or "array". ``code`` and ``dtype`` are those of
+    an array's items. ``position``: among the values of the layout; a text has two, pointer and
+    length.
     """
 
     position: int
@@ -320,9 +321,7 @@ class ResultCodec:
         block = self._arrange(result)
         base = self._allocate(block.size)
         if not base:
-            raise OutOfMemoryError(
-                f"no memory for a result of {block.size} bytes; send fewer rows"
-            )
+            raise OutOfMemoryError(f"no memory for a result of {block.size} bytes; send fewer rows")
         pointer = self._ffi.cast("char *", base)
         _write(block, self._ffi.buffer(pointer, block.size), base, 0)
         return pointer
