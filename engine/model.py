@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,13 @@ from .results import ModelInfo
 from .session import Session
 from .sharing import Shelf
 from .ticket import FOREVER, Ticket
-from .tokenization import HeldTokenizer, Tokenizer, make_tokenizer, read_tokenizer
+from .tokenization import (
+    HeldTokenizer,
+    Tokenizer,
+    identity_of,
+    make_tokenizer,
+    read_tokenizer,
+)
 from .watchdog import Watchdog
 
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
@@ -271,7 +276,7 @@ def _precision(spec: ModelSpec, device: Device) -> str:
 
 
 def _share_tokenizer(path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticket) -> HeldTokenizer:
-    """Return the tokenizer of a file, the same one for all files of the same content."""
+    """Return the tokenizer of a file, the same one for all files that make the same."""
     data = read_tokenizer(path)
 
     def hold() -> HeldTokenizer:
@@ -279,7 +284,7 @@ def _share_tokenizer(path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticke
         tokenizer = make_tokenizer(path, data)
         return HeldTokenizer(tokenizer, max(0, resident_bytes() - before))
 
-    return tokenizers.share(sha256(data).digest(), hold, ticket)
+    return tokenizers.share(identity_of(data), hold, ticket)
 
 
 @contextmanager

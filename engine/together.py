@@ -1,9 +1,9 @@
 """One call, several models: the same texts asked of each, side by side.
 
 What the models have in common is done once. A text is tokenised once per tokenizer, which models
-share whose files are equal. Requests of one model that are scored alike (the same cut of the texts,
-the same layer, one deadline and one cancel key) share their runs and are decoded each by its own
-options.
+share whose files make the same (``tokenization.identity_of``). Requests of one model that are
+scored alike (the same cut of the texts, the same layer, one deadline and one cancel key) share
+their runs and are decoded each by its own options.
 
 Nothing else can be shared: every model has an encoder of its own, and of adapters on one base each
 changes layers of the base, so that the states differ from the first of them on.
