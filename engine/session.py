@@ -27,8 +27,14 @@ Values: TypeAlias = Mapping[str, Value]
 Answer = TypeVar("Answer")
 
 _FLOAT32 = np.dtype(np.float32)
-_LONGEST_MASK = 512
-_MASK = np.ones((1, _LONGEST_MASK), np.int64)
+# How long the threads of a run stay awake between its operators, and once more after it. To sleep
+# there costs a short text half its time; longer burns the host's CPUs, and gains nothing.
+_SPIN_MICROSECONDS = "20"
+# What one window of up to so many tokens is fed with: to make an array costs 10 to 40 µs after a run.
+_LONGEST_KEPT = 512
+_ONES = np.ones((1, _LONGEST_KEPT), np.int64)
+_ZEROS = np.zeros((1, _LONGEST_KEPT), np.int64)
+_POSITIONS = np.arange(_LONGEST_KEPT)[None]
 
 # One Identity node on one float: the smallest model there is. tests/unit/test_session.py
 # builds it again and compares.
@@ -239,9 +245,9 @@ def _session_options(
     # and kept 550. Runs give back what they do not need (_run_options).
     options.enable_cpu_mem_arena = True
     options.enable_mem_pattern = False
-    # Spinning burns the host's CPUs.
     options.log_severity_level = SILENT
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if weights_folder is not None:
         options.add_session_config_entry(
@@ -275,6 +281,7 @@ class Session:
         """
         self._runner = runner
         self._inputs = runner.inputs
+        self._int64 = all(dtype == "int64" for dtype in runner.inputs.values())
         self._pad_id = pad_id
         self._token_types = token_types
         self.provider = runner.provider
@@ -286,17 +293,29 @@ class Session:
         """
         lengths = [len(window.ids) for window in windows]
         longest = max(lengths)
-        feeds = {
-            name: self._feed(name, dtype, windows, lengths, longest)
-            for name, dtype in self._inputs.items()
-        }
+        if len(lengths) == 1 and longest <= _LONGEST_KEPT and self._int64:
+            feeds = self._feeds_of_one(windows[0], longest)
+        else:
+            feeds = {
+                name: self._feed(name, dtype, windows, lengths, longest)
+                for name, dtype in self._inputs.items()
+            }
         output = self._runner.run(feeds, control)
         return _per_window(output, lengths, longest)
 
-    def _ones(self, rows: int, columns: int, dtype: str) -> NDArray[np.generic]:
-        if rows == 1 and columns <= _LONGEST_MASK and dtype == "int64":
-            return _MASK[:, :columns]  # to make one costs 40 µs after a run
-        return np.ones((rows, columns), dtype)
+    def _feeds_of_one(self, window: Window, tokens: int) -> dict[str, Output]:
+        """Return the int64 inputs of one short window, of which only the ids are made anew."""
+        feeds: dict[str, Output] = {}
+        for name in self._inputs:
+            if name == "input_ids":
+                feeds[name] = window.ids[None]
+            elif name == "attention_mask":
+                feeds[name] = _ONES[:, :tokens]
+            elif name == "position_ids":
+                feeds[name] = _POSITIONS[:, :tokens]
+            else:
+                feeds[name] = window.type_ids[None] if self._token_types else _ZEROS[:, :tokens]
+        return feeds
 
     def _feed(
         self,
@@ -308,7 +327,7 @@ class Session:
     ) -> NDArray[np.generic]:
         if name == "attention_mask":
             if min(lengths) == longest:
-                return self._ones(len(windows), longest, dtype)
+                return np.ones((len(windows), longest), dtype)
             return (np.arange(longest) < np.array(lengths)[:, None]).astype(dtype)
         if name == "position_ids":  # artifacts refuses families that do not count from 0
             positions = np.arange(longest, dtype=dtype)
@@ -316,8 +335,6 @@ class Session:
         rows = [window.ids if name == "input_ids" else window.type_ids for window in windows]
         if name != "input_ids" and not self._token_types:
             return np.zeros((len(windows), longest), dtype)
-        if len(rows) == 1:
-            return rows[0][None].astype(dtype, copy=False)
         padded = np.full((len(rows), longest), self._pad_id if name == "input_ids" else 0, dtype)
         for index, row in enumerate(rows):
             padded[index, : len(row)] = row

@@ -49,6 +49,9 @@ void boundary_candle_leave(void);
 /* memory.c: result blocks */
 
 void *boundary_block_alloc(size_t size); /* zeroed, NULL when memory is refused */
+/* A block with a copy of data. words tells, as count uint64_t, where in it there are offsets of
+ * the block, which become addresses. NULL when memory is refused. */
+void *boundary_block_copy(const void *data, size_t size, const void *words, size_t count);
 uint64_t boundary_blocks_unfreed(void);
 uint64_t boundary_blocks_unfreed_bytes(void);
 semantic_status boundary_empty_stats(const semantic_stats **stats, semantic_error *error);

@@ -8,11 +8,12 @@ needs no code here.
 import ctypes
 import struct
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import numpy as np
 
@@ -27,6 +28,9 @@ CData = Any
 Options = TypeVar("Options", bound=RuntimeOptions | LoadOptions | RunOptions)
 
 MAX_STRUCT_SIZE = 1 << 16
+_MAX_KEPT, _MAX_KEPT_VALUES = 256, 256  # plans of result blocks, and values of one
+_FEW_TEXTS = 64
+_NOTHING = np.empty(0, np.uint8)
 
 # The sizes of the structs that callers fill when they were first published; they never change.
 FIRST_SIZES = {
@@ -175,118 +179,234 @@ def _enum_of(hint: Any) -> type[IntEnum] | None:
     return hint if isinstance(hint, type) and issubclass(hint, IntEnum) else None
 
 
-class _Field(NamedTuple):
-    """How one field is written.
+class _Reader:
+    """Reads fields of a result that go to certain ``positions`` among the values of its layout."""
 
-    ``kind``: "number", "text", "texts", "results" or "array". ``code`` and ``dtype`` are those of
-    an array's items. ``position``: among the values of the layout; a text has two, pointer and
-    length.
-    """
-
-    position: int
-    kind: str
-    code: str
-    dtype: Any
+    def __init__(self, fields: Sequence[tuple[str, int]]) -> None:
+        self.positions = tuple(position for _, position in fields)
+        names = [name for name, _ in fields]
+        if len(names) > 1:
+            self.read: Callable[[object], tuple[Any, ...]] = attrgetter(*names)
+        elif names:
+            only = attrgetter(names[0])
+            self.read = lambda result: (only(result),)
+        else:
+            self.read = lambda _: ()
 
 
 class _Layout(NamedTuple):
     """How a result is written: its struct, those it points to, and then what is of any length.
 
-    ``pack`` writes all structs at once, padding included, from ``values``, of which ``pointers``
-    are the positions of those that hold offsets in the block. ``read`` gets the contents of
-    ``fields`` from a result.
+    ``packing`` is the format of all structs, padding included. Their ``values`` lie at ``offsets``
+    in the block; those at ``pointers`` are offsets in it. The other values come from the result:
+    ``numbers``; ``columns``, tuples of numbers, by ``codes``; ``arrays`` by ``dtypes``; and
+    ``texts``, single ones and tuples of them. Columns of the indices ``results`` hold results of
+    their own, or None.
     """
 
-    pack: struct.Struct
+    packing: str
     values: tuple[int, ...]
+    offsets: tuple[int, ...]
     pointers: tuple[int, ...]
-    fields: tuple[_Field, ...]
-    read: Callable[[object], tuple[Any, ...]]
+    numbers: _Reader
+    columns: _Reader
+    codes: tuple[str, ...]
+    results: tuple[int, ...]
+    arrays: _Reader
+    dtypes: tuple[Any, ...]
+    texts: _Reader
 
 
-class _Block(NamedTuple):
-    """A result, arranged: ``size`` bytes, in which all positions are counted from the start.
+class _Struct(NamedTuple):
+    """A struct to lay out: its type in C and in Python, its owner's name, what points to it."""
 
-    ``values`` belong to the layout, ``pointers`` are the positions of those that point into the
-    block. ``parts``: (start, end, data). ``texts``: (table, start of the texts, their sizes).
-    ``results``: (table, for each entry where its block begins and the block, or None).
-    """
-
-    size: int
-    pack: struct.Struct
-    values: list[Any]
-    pointers: list[int]
-    parts: list[tuple[int, int, Any]]
-    texts: list[tuple[int, int, list[int]]]
-    results: list[tuple[int, list["tuple[int, _Block] | None"]]]
+    ctype: CData
+    python: type
+    owner: str
+    pointer: int | None
 
 
 class _LayoutBuilder:
     """Works out the layout of one result struct."""
 
-    def __init__(self, ffi: FFI, ctype: CData, filled_later: Collection[str]) -> None:
+    def __init__(self, ffi: FFI, ctype: CData, python: type, filled_later: Collection[str]) -> None:
         self._ffi = ffi
+        self._text = ffi.typeof("semantic_text")
         self._later = filled_later
         self._packing = "="
         self._end = 0
         self._values: list[int] = []
+        self._offsets: list[int] = []
         self._pointers: list[int] = []
-        self._fields: list[_Field] = []
-        self._names: list[str] = []
-        pending: list[tuple[CData, str, int | None]] = [(ctype, "", None)]
+        self._numbers: list[tuple[str, int]] = []
+        self._columns: list[tuple[str, int]] = []
+        self._codes: list[str] = []
+        self._results: list[int] = []
+        self._arrays: list[tuple[str, int]] = []
+        self._dtypes: list[Any] = []
+        self._texts: list[tuple[str, int]] = []
+        pending = [_Struct(ctype, python, "", None)]
         for each in pending:
-            pending += self._add(*each)
+            pending += self._add(each)
 
     def layout(self) -> _Layout:
         """Return it."""
-        read = attrgetter(*self._names)
-        pack = struct.Struct(self._packing)
-        return _Layout(pack, tuple(self._values), tuple(self._pointers), tuple(self._fields), read)
+        return _Layout(
+            packing=self._packing,
+            values=tuple(self._values),
+            offsets=tuple(self._offsets),
+            pointers=tuple(self._pointers),
+            numbers=_Reader(self._numbers),
+            columns=_Reader(self._columns),
+            codes=tuple(self._codes),
+            results=tuple(self._results),
+            arrays=_Reader(self._arrays),
+            dtypes=tuple(self._dtypes),
+            texts=_Reader(self._texts),
+        )
 
-    def _add(
-        self, ctype: CData, owner: str, pointer: int | None
-    ) -> list[tuple[CData, str, int | None]]:
-        """Add a struct, to which the value at ``pointer`` points; return those it points to."""
+    def _add(self, added: _Struct) -> list[_Struct]:
+        """Add a struct; return those it points to."""
         start = self._end
-        nested: list[tuple[CData, str, int | None]] = []
-        if pointer is not None:
-            self._values[pointer] = start
-            self._pointers.append(pointer)
-        for name, declared in ctype.fields:
+        hints = get_type_hints(added.python)
+        nested: list[_Struct] = []
+        if added.pointer is not None:
+            self._values[added.pointer] = start
+            self._pointers.append(added.pointer)
+        for name, declared in added.ctype.fields:
             of, position = declared.type, len(self._values)
             self._packing += f"{start + declared.offset - self._end}x"
-            self._end = start + declared.offset + self._ffi.sizeof(of)
-            kind, code, dtype = self._kind(name, of)
-            self._packing += {"text": "QQ", "number": code}.get(kind, "Q")
-            self._values += (0, 0) if kind == "text" else (0,)
-            if kind == "size":
-                self._values[position] = self._ffi.sizeof(ctype)
-            elif kind == "struct":
-                nested.append((of.item, f"{owner}{name}.", position))
-            elif kind != "later":
-                self._fields.append(_Field(position, kind, code, dtype))
-                self._names.append(owner + name)
-        size = self._ffi.sizeof(ctype) + 7 & ~7
+            self._end = start + declared.offset
+            for code in self._codes_of(of):
+                self._packing += code
+                self._values.append(0)
+                self._offsets.append(self._end)
+                self._end += struct.calcsize(code)
+            if name == "struct_size":
+                self._values[position] = self._ffi.sizeof(added.ctype)
+            elif name in self._later:
+                continue
+            elif self._is_struct_pointer(of):
+                nested.append(_Struct(of.item, hints[name], f"{added.owner}{name}.", position))
+            else:
+                self._add_field(of, hints.get(name), (added.owner + name, position))
+        size = self._ffi.sizeof(added.ctype) + 7 & ~7
         self._packing += f"{start + size - self._end}x"
         self._end = start + size
         return nested
 
-    def _kind(self, name: str, ctype: CData) -> tuple[str, str, Any]:
-        if name == "struct_size":
-            return "size", "", None
-        if name in self._later:
-            return "later", "", None
-        if ctype.kind == "struct":
-            return "text", "", None
-        if ctype.kind != "pointer":
-            return "number", *_NUMBERS[ctype.cname]
-        if ctype.item == self._ffi.typeof("semantic_text"):
-            return "texts", "", None
-        if ctype.item.kind == "pointer":
-            return "results", "", None
-        if ctype.item.kind == "struct":
-            return "struct", "", None
-        return "array", *_NUMBERS[ctype.item.cname]
+    def _codes_of(self, ctype: CData) -> str:
+        if ctype.kind == "struct":  # a text: address and length
+            return "QQ"
+        return "Q" if ctype.kind == "pointer" else _NUMBERS[ctype.cname][0]
+
+    def _is_struct_pointer(self, ctype: CData) -> bool:
+        is_pointer = ctype.kind == "pointer" and ctype.item.kind == "struct"
+        return bool(is_pointer and ctype.item != self._text)
+
+    def _add_field(self, of: CData, hint: Any, field: tuple[str, int]) -> None:
+        """Add what comes from a result, by its type in C and the hint of its type in Python."""
+        if of.kind == "struct" or (of.kind == "pointer" and of.item == self._text):
+            self._texts.append(field)
+        elif of.kind != "pointer":
+            self._numbers.append(field)
+        elif of.item.kind == "pointer":
+            self._results.append(len(self._columns))
+            self._columns.append(field)
+            self._codes.append("Q")
+        elif get_origin(hint) is tuple:
+            self._columns.append(field)
+            self._codes.append(_NUMBERS[of.item.cname][0])
+        else:
+            self._arrays.append(field)
+            self._dtypes.append(_NUMBERS[of.item.cname][1])
+
+
+class _Sizes(NamedTuple):
+    """The lengths of columns, the bytes of arrays, and the bytes of texts or of each of several."""
+
+    columns: tuple[int, ...]
+    arrays: tuple[int, ...]
+    texts: tuple[int | tuple[int, ...], ...]
+
+
+class _Plan(NamedTuple):
+    """Where everything goes in a block of one layout and certain sizes.
+
+    ``pack`` writes ``values`` with the numbers in their places, then the items of all columns,
+    then the bytes of all texts. The arrays follow, each filled up to 8 bytes. ``words`` holds as
+    uint64 where in the block there are offsets, which are to become addresses.
+    """
+
+    pack: struct.Struct
+    values: tuple[int, ...]
+    words: bytes
+
+
+class _Planner:
+    """Works out one plan: the structs and tables of texts, columns, texts, arrays."""
+
+    def __init__(self, layout: _Layout, sizes: _Sizes) -> None:
+        self._packing = layout.packing
+        self._values = list(layout.values)
+        self._offsets = list(layout.offsets)
+        self._pointers = list(layout.pointers)
+        self._end = struct.calcsize(layout.packing)
+        texts = list(zip(layout.texts.positions, sizes.texts, strict=True))
+        tables = [self._add_table(position, each) for position, each in texts]
+        for position, code, count in zip(
+            layout.columns.positions, layout.codes, sizes.columns, strict=True
+        ):
+            self._add(position, f"{count}{code}", count * struct.calcsize(code))
+        for (position, each), table in zip(texts, tables, strict=True):
+            if isinstance(each, tuple):
+                self._add_texts(table, each)
+            else:
+                self._values[position + 1] = each
+                self._add(position, f"{each + 1}s", each + 1)
+        for position, size in zip(layout.arrays.positions, sizes.arrays, strict=True):
+            self._point(position, size)
+
+    def plan(self) -> _Plan:
+        """Return it."""
+        words = [self._offsets[position] for position in self._pointers]
+        packed = struct.pack(f"{len(words)}Q", *words)
+        return _Plan(struct.Struct(self._packing), tuple(self._values), packed)
+
+    def _point(self, position: int, size: int) -> None:
+        """Let a value point to the next bytes; NULL if there are none."""
+        if size:
+            self._values[position] = self._end
+            self._pointers.append(position)
+            self._end += size + 7 & ~7
+
+    def _add(self, position: int, packing: str, size: int) -> None:
+        if size:
+            self._packing += f"{packing}{-size & 7}x"
+            self._point(position, size)
+
+    def _add_table(self, position: int, sizes: int | tuple[int, ...]) -> int:
+        """Add the addresses and lengths of several texts; return the position of the first."""
+        first = len(self._values)
+        if isinstance(sizes, tuple):
+            start = self._end
+            self._add(position, f"{2 * len(sizes)}Q", 16 * len(sizes))
+            for index, size in enumerate(sizes):
+                self._values += (0, size)
+                self._offsets += (start + 16 * index, start + 16 * index + 8)
+        return first
+
+    def _add_texts(self, table: int, sizes: tuple[int, ...]) -> None:
+        """Add texts that end with a NUL each, and let their table point to them."""
+        total = sum(sizes) + len(sizes)
+        start = self._end
+        if sizes:
+            self._packing += f"{total}s{-total & 7}x"
+        for index, size in enumerate(sizes):
+            self._values[table + 2 * index] = start
+            self._pointers.append(table + 2 * index)
+            start += size + 1
+        self._end += total + 7 & ~7
 
 
 def block_allocator(ffi: FFI, lib: Lib) -> Callable[[int], int | None]:
@@ -306,97 +426,117 @@ class ResultCodec:
         self, ffi: FFI, lib: Lib, structs: Mapping[type, str], filled_later: Collection[str]
     ) -> None:
         """Work out the layout of each struct; ``filled_later`` are fields left at zero here."""
-        self._ffi = ffi
         self._layouts = {
-            python: _LayoutBuilder(ffi, ffi.typeof(ctype), filled_later).layout()
+            python: _LayoutBuilder(ffi, ffi.typeof(ctype), python, filled_later).layout()
             for python, ctype in structs.items()
         }
-        self._allocate = block_allocator(ffi, lib)
+        self._plans: dict[tuple[type, _Sizes], _Plan] = {}
+        # A call through cffi gives up the interpreter lock and may wait milliseconds to get it
+        # back; a PYFUNCTYPE keeps it.
+        address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "boundary_block_copy")))
+        self._copy = ctypes.PYFUNCTYPE(
+            *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+        )(address)
 
-    def encode(self, result: object) -> CData:
-        """Copy a result into a new block and return its ``void *``.
+    def encode(self, result: object) -> int:
+        """Copy a result into a new block and return its address."""
+        data, words = self._pack(result)
+        address: int | None = self._copy(data, len(data), words, len(words) // 8)
+        if not address:
+            raise OutOfMemoryError(f"no memory for a result of {len(data)} bytes; send fewer rows")
+        return address
 
-        One pass finds out where everything goes, a second one writes it.
-        """
-        block = self._arrange(result)
-        base = self._allocate(block.size)
-        if not base:
-            raise OutOfMemoryError(f"no memory for a result of {block.size} bytes; send fewer rows")
-        pointer = self._ffi.cast("char *", base)
-        _write(block, self._ffi.buffer(pointer, block.size), base, 0)
-        return pointer
-
-    def _arrange(self, result: object) -> _Block:
-        layout = self._layouts[type(result)]
-        values, pointers = list(layout.values), list(layout.pointers)
-        parts: list[tuple[int, int, Any]] = []
-        texts: list[tuple[int, int, list[int]]] = []
-        results: list[tuple[int, list[tuple[int, _Block] | None]]] = []
-        end = layout.pack.size
-        for (position, kind, code, dtype), content in zip(
-            layout.fields, layout.read(result), strict=True
+    def _pack(self, result: object) -> tuple[bytes, bytes]:
+        """Return a block as it is but for its addresses, and the words that are to become such."""
+        kind = type(result)
+        layout = self._layouts[kind]
+        read = columns = layout.columns.read(result)
+        if layout.results:
+            columns = tuple(
+                (0,) * len(column) if index in layout.results else column
+                for index, column in enumerate(read)
+            )
+        arrays = [
+            _as_dtype(*each) for each in zip(layout.arrays.read(result), layout.dtypes, strict=True)
+        ]
+        texts = [_encode_texts(each) for each in layout.texts.read(result)]
+        sizes = _Sizes(
+            tuple(map(len, columns)),
+            tuple([each.nbytes for each in arrays]),
+            tuple([each for _, each in texts]),
+        )
+        plan = self._plans.get((kind, sizes)) or self._make_plan(kind, sizes)
+        values: list[Any] = list(plan.values)
+        for position, number in zip(
+            layout.numbers.positions, layout.numbers.read(result), strict=True
         ):
-            if kind == "number":
-                values[position] = content
-                continue
-            if content is None or (kind != "text" and not len(content)):
-                continue  # NULL
-            pointers.append(position)
-            values[position] = end
-            if kind == "results":
-                entries: list[tuple[int, _Block] | None] = []
-                table, end = end, end + 8 * len(content)
-                for each in content:
-                    block = None if each is None else self._arrange(each)
-                    entries.append(block and (end, block))
-                    end += block.size if block else 0
-                results.append((table, entries))
-                continue
-            if kind == "array":
-                data, size = _as_buffer(content, code, dtype)
-            elif kind == "text":
-                data = content.encode() + b"\0"
-                size = len(data)
-                values[position + 1] = size - 1
-            else:
-                encoded = [text.encode() for text in content]
-                data = b"\0".join(encoded) + b"\0"
-                size = len(data)
-                table, end = end, end + 16 * len(encoded)
-                texts.append((table, end, list(map(len, encoded))))
-            parts.append((end, end + size, data))
-            end += size + 7 & ~7
-        return _Block(end, layout.pack, values, pointers, parts, texts, results)
+            values[position] = number
+        for column in columns:
+            values += column
+        values += [data for data, _ in texts if data]
+        parts = [plan.pack.pack(*values)]
+        for array, size in zip(arrays, sizes.arrays, strict=True):
+            parts.append(array)
+            if size & 7:
+                parts.append(bytes(-size & 7))
+        data = b"".join(parts)
+        return (
+            self._with_results(layout, data, plan.words, read)
+            if layout.results
+            else (data, plan.words)
+        )
+
+    def _with_results(
+        self, layout: _Layout, head: bytes, head_words: bytes, columns: Sequence[Any]
+    ) -> tuple[bytes, bytes]:
+        """Append the results that columns hold, each as it would lie in a block of its own."""
+        parts, words, end = [bytearray(head)], [head_words], len(head)
+        for index in layout.results:
+            position = layout.columns.positions[index]
+            (place,) = struct.unpack_from("Q", head, layout.offsets[position])
+            for result in columns[index]:
+                if result is not None:
+                    data, inner = self._pack(result)
+                    part, at = bytearray(data), np.frombuffer(inner, np.uint64)
+                    np.frombuffer(part, np.uint64)[at // np.uint64(8)] += np.uint64(end)
+                    struct.pack_into("Q", parts[0], place, end)
+                    words += struct.pack("Q", place), (at + np.uint64(end)).tobytes()
+                    parts.append(part)
+                    end += len(part)
+                place += 8
+        return b"".join(parts), b"".join(words)
+
+    def _make_plan(self, kind: type, sizes: _Sizes) -> _Plan:
+        """Make a plan, and keep it if it is small: calls of one text need few different ones."""
+        plan = _Planner(self._layouts[kind], sizes).plan()
+        if len(plan.values) + sum(sizes.columns) < _MAX_KEPT_VALUES:
+            if len(self._plans) >= _MAX_KEPT:
+                self._plans.clear()
+            self._plans[kind, sizes] = plan
+        return plan
 
 
-def _write(block: _Block, memory: CData, address: int, at: int) -> None:
-    """Write a result ``at`` so many bytes into the memory of a block, there at ``address``."""
-    values = block.values
-    for position in block.pointers:
-        values[position] += address
-    block.pack.pack_into(memory, at, *values)
-    for table, start, lengths in block.texts:
-        text = address + start
-        entries: list[int] = []
-        for length in lengths:
-            entries += text, length
-            text += length + 1
-        struct.pack_into(f"{len(entries)}Q", memory, at + table, *entries)
-    for start, stop, data in block.parts:
-        memory[at + start : at + stop] = data
-    for table, found in block.results:
-        places = [0 if each is None else address + each[0] for each in found]
-        struct.pack_into(f"{len(places)}Q", memory, at + table, *places)
-        for each in found:
-            if each is not None:
-                _write(each[1], memory, address + each[0], at + each[0])
+def _as_dtype(array: Any, dtype: Any) -> Any:
+    """Return an array that can be copied as it lies in memory; of None, one without items."""
+    if array is None:
+        return _NOTHING
+    if array.dtype is dtype and array.flags.c_contiguous:
+        return array
+    return np.ascontiguousarray(array, dtype)
 
 
-def _as_buffer(content: Any, code: str, dtype: Any) -> tuple[Any, int]:
-    """Return the memory of a column, and how many bytes it has; a tuple's is new."""
-    if isinstance(content, tuple):
-        packed = struct.pack(f"{len(content)}{code}", *content)
-        return packed, len(packed)
-    if content.dtype is not dtype or not content.flags.c_contiguous:
-        content = np.ascontiguousarray(content, dtype)
-    return content, content.nbytes
+def _encode_texts(content: str | tuple[str, ...]) -> tuple[bytes, int | tuple[int, ...]]:
+    """Return texts with a NUL behind each, and their lengths without it."""
+    if isinstance(content, str):
+        data = content.encode()
+        return data + b"\0", len(data)
+    return _encode_few(content) if len(content) <= _FEW_TEXTS else _encode_tuple(content)
+
+
+def _encode_tuple(content: tuple[str, ...]) -> tuple[bytes, tuple[int, ...]]:
+    encoded = [text.encode() for text in content]
+    return b"".join([text + b"\0" for text in encoded]), tuple(map(len, encoded))
+
+
+# The labels of a model, and the empty message of a single row, are the same in every result.
+_encode_few = lru_cache(maxsize=256)(_encode_tuple)

@@ -53,6 +53,7 @@ typedef unsigned long uint64_t;
 
 _BOUNDARY_DECLARATIONS = """
 void *boundary_block_alloc(size_t size);
+void *boundary_block_copy(const void *data, size_t size, const void *words, size_t count);
 void semantic_free(const void *block);
 uint64_t boundary_blocks_unfreed(void);
 uint64_t boundary_blocks_unfreed_bytes(void);

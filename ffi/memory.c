@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define BLOCK_MAGIC 0x53454d414e544943u /* "SEMANTIC" */
 
@@ -29,6 +30,23 @@ void *boundary_block_alloc(size_t size) {
     atomic_fetch_add(&unfreed_count, 1);
     atomic_fetch_add(&unfreed_bytes, size);
     return header->block;
+}
+
+void *boundary_block_copy(const void *data, size_t size, const void *words, size_t count) {
+    char *block = boundary_block_alloc(size);
+
+    if (block == NULL)
+        return NULL;
+    memcpy(block, data, size);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t at;
+        uintptr_t address;
+        memcpy(&at, (const char *)words + i * sizeof at, sizeof at);
+        memcpy(&address, block + at, sizeof address);
+        address += (uintptr_t)block;
+        memcpy(block + at, &address, sizeof address);
+    }
+    return block;
 }
 
 void semantic_free(const void *block) {

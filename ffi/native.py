@@ -142,8 +142,7 @@ class Boundary:
         del error
         lib = self._lib
         unfreed = lib.boundary_blocks_unfreed(), lib.boundary_blocks_unfreed_bytes()
-        block = self._results.encode(self._registry.stats())
-        stats = self._ffi.cast("semantic_stats *", block)
+        stats = self._ffi.cast("semantic_stats *", self._results.encode(self._registry.stats()))
         stats.results_unfreed, stats.results_unfreed_bytes = unfreed
         stats.log_dropped = lib.boundary_log_dropped()
         out[0] = stats
