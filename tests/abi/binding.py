@@ -59,6 +59,10 @@ def having(parameter: str) -> list[str]:
     return [name for name, f in FUNCTIONS.items() if any(p.name == parameter for p in f.parameters)]
 
 
+# The functions whose result says itself how each row was answered.
+ROW_BY_ROW = [name for name in having("n") if name in having("model")]
+
+
 def pointers(name: str) -> list[generate.Parameter]:
     """Return the parameters of a function that may be NULL."""
     return [p for p in FUNCTIONS[name].parameters if p.pointers or p.name == "callback"]

@@ -1,5 +1,8 @@
 """``semantic_run_models``: one block for all answers, a status for each request."""
 
+import threading
+import time
+
 import numpy as np
 
 from libsemantic.engine.errors import Status
@@ -9,6 +12,7 @@ from .binding import Library
 from .harness import Models, refused
 
 NAME = "semantic_run_models"
+KEY = 7_531
 COLUMNS = {
     "bert-seq": ("semantic_classify", "classification"),
     "bert-token": ("semantic_classify_tokens", "token_classification"),
@@ -119,6 +123,27 @@ def test_counts_and_sizes_of_requests(library: Library, models: Models) -> None:
     asked = arguments(library, models, (seq, None), (seq, None))
     asked["requests"][1].struct_size = 32
     assert "24 in the first and 32 in number 1" in refused(library, NAME, asked)
+
+
+def test_a_key_and_a_deadline_end_their_request(library: Library, models: Models) -> None:
+    def asked(**values: int) -> tuple[int, CData]:
+        return models["bert-seq"], library.options("semantic_run_options", values)
+
+    long = arguments(library, models, asked(cancel_key=KEY), asked(timeout_ms=1))
+    long |= {"texts": library.texts(*[b"math " * 60] * 2000), "n": 2000}
+    ended: list[int] = []
+    running = threading.Thread(target=lambda: ended.append(library.call(NAME, long)))
+    running.start()
+    while library.lib.semantic_cancel(KEY) != Status.OK:
+        time.sleep(0.001)
+    running.join(30)
+    assert ended in ([Status.CANCELLED], [Status.PARTIAL])  # some rows may have been answered
+    if ended == [Status.PARTIAL]:
+        found = library.take(library.out(NAME, long))
+        assert set(found["status"].tolist()) <= {
+            *(Status.CANCELLED, Status.PARTIAL, Status.DEADLINE),
+        }
+    library.result_of(NAME, arguments(library, models, asked()))
 
 
 def test_requests_of_a_newer_caller(library: Library, models: Models) -> None:
