@@ -161,6 +161,7 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/bench.py $(BENCH_ARGS)
 	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
+	$(PY) bench/together.py
 	$(PY) bench/adapters.py
 	$(PY) bench/int8.py
 	$(PY) bench/peers.py $(PEERS_ARGS)

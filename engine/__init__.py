@@ -44,6 +44,7 @@ from .errors import (
 )
 from .registry import REGISTRY, Registry
 from .results import (
+    Answers,
     Classification,
     Embedding,
     ModelInfo,
@@ -54,11 +55,13 @@ from .results import (
     TokenCounts,
 )
 from .stats import State
+from .together import ModelRequest
 
 __all__ = [
     "REGISTRY",
     "AdapterMode",
     "AlreadyExistsError",
+    "Answers",
     "BadArtifactError",
     "Call",
     "CancelledError",
@@ -75,6 +78,7 @@ __all__ = [
     "LongText",
     "ModelInfo",
     "ModelList",
+    "ModelRequest",
     "Normalize",
     "NotFoundError",
     "NotReadyError",

@@ -202,7 +202,7 @@ class Batcher:
         scheduler = self._scheduler
         scheduler.under_way += 1
         self._runs.add(control)
-        control.alone = scheduler.under_way == 1 and self._only(leader)
+        control.alone = scheduler.under_way == 1 and scheduler.expected < 2 and self._only(leader)
         leader.turn = _Turn(taken, control)
 
     def _only(self, work: Work) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from .errors import InvalidArgumentError
 
 MAX_ROWS = 65_536
+MAX_REQUESTS = 64
 DEFAULT_MAX_TEXT_BYTES = 1 << 20
 DEFAULT_WINDOW_OVERLAP = 128
 DEFAULT_THRESHOLD = 0.5

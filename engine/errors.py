@@ -149,3 +149,22 @@ class CancelledError(SemanticError):
     """The caller cancelled the work."""
 
     status = Status.CANCELLED
+
+
+def as_semantic_error(error: BaseException) -> SemanticError:
+    """Give any exception its status.
+
+    Of a fault only type and place are told: its own message could hold the user's text.
+    """
+    if isinstance(error, SemanticError):
+        return error
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError("the system refused memory; send fewer or shorter texts")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = ""
+    if trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+    return InternalError(f"internal fault: {type(error).__name__}{place}; please report this")

@@ -1,6 +1,6 @@
 """From the caller's rows to windows: decoded, measured, encoded, cut. A row fails alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from .config import LongText, Shorten
@@ -52,6 +52,10 @@ class Prepared(NamedTuple):
 Row: TypeAlias = Prepared | SemanticError
 
 
+# Encodes texts, each by itself; what fails is in its place.
+Encode: TypeAlias = Callable[[Sequence[str]], Sequence[Encoded | SemanticError]]
+
+
 class Policy(NamedTuple):
     """How the rows of one call are encoded and cut."""
 
@@ -69,15 +73,18 @@ def prepare(
     others: Sequence[Text] | None,
     policy: Policy,
     ticket: Ticket,
+    encode: Encode | None = None,
 ) -> list[Row]:
     """Encode and cut every row; ``others`` are the second texts of pairs.
+
+    ``encode`` takes the place of the model's own way to encode texts that are no pairs.
 
     Raise only what concerns the whole call: a deadline or a cancellation.
     """
     rows: list[Row] = []
     for chunk in _chunks(texts, others):
         ticket.check()
-        rows += _prepare_chunk(model, texts, others, chunk, policy)
+        rows += _prepare_chunk(model, texts, others, chunk, policy, encode)
     ticket.check()
     return rows
 
@@ -103,6 +110,7 @@ def _prepare_chunk(
     others: Sequence[Text] | None,
     chunk: range,
     policy: Policy,
+    encode: Encode | None,
 ) -> list[Row]:
     rows: list[Row | None] = [None] * len(chunk)
     limit = model.info.max_text_bytes
@@ -122,7 +130,10 @@ def _prepare_chunk(
             places.append(place)
     pairs = others is not None
     prompt_bytes = len(policy.prompt.encode()) if policy.prompt else 0
-    encodings = _encode(model, left, right if pairs else None, policy.needs_offsets)
+    if encode is None:
+        encodings = encode_texts(model, left, right if pairs else None, policy.needs_offsets)
+    else:
+        encodings = encode(left)
     for place, text, other, encoded in zip(places, left, right, encodings, strict=True):
         if isinstance(encoded, SemanticError):
             rows[place] = encoded
@@ -192,7 +203,7 @@ def _check_lower(text: str) -> None:
         )
 
 
-def _encode(
+def encode_texts(
     model: Model, left: Sequence[str], right: Sequence[str] | None, offsets: bool
 ) -> Sequence[Encoded | SemanticError]:
     """Encode the texts of one chunk; where one of them fails, each by itself."""
@@ -211,6 +222,6 @@ def _encode(
         if len(left) == 1:
             return [error.detached()]
         return [
-            _encode(model, [text], None if right is None else [right[index]], offsets)[0]
+            encode_texts(model, [text], None if right is None else [right[index]], offsets)[0]
             for index, text in enumerate(left)
         ]

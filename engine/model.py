@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +40,15 @@ from .providers import Device
 from .results import ModelInfo
 from .scheduler import Scheduler
 from .session import Session
-from .sharing import Shelf, file_identity
+from .sharing import Shelf
 from .ticket import FOREVER, Ticket
-from .tokenization import HeldTokenizer, Tokenizer, load_tokenizer
+from .tokenization import (
+    HeldTokenizer,
+    Tokenizer,
+    identity_of,
+    make_tokenizer,
+    read_tokenizer,
+)
 from .watchdog import Watchdog
 
 _MAX_THREADS = 1024  # ONNX Runtime starts them all at once; 10,000 take minutes
@@ -227,9 +232,7 @@ def _open(
     max_tokens, position_limit = longest_window(spec, opened, options.max_tokens)
     ticket.check()
     tokenizer_before = resident_bytes()
-    held = shelves.tokenizers.share(
-        file_identity(spec.tokenizer_path), partial(_hold_tokenizer, spec.tokenizer_path), ticket
-    )
+    held = _share_tokenizer(spec.tokenizer_path, shelves.tokenizers, ticket)
     tokenizer = held.tokenizer
     tokenizer_grown = max(0, resident_bytes() - tokenizer_before)
     spec = check_vocabulary(spec, tokenizer, opened)
@@ -270,16 +273,19 @@ def _open(
 
 
 def parallel_runs(runtime: RuntimeOptions) -> int:
-    """Return how many runs of all models may share the CPUs."""
-    return runtime.parallel_runs or available_cpus()
+    """Return how many runs of all models may share the CPUs.
+
+    One more than there are: three models asked for one text on two CPUs then end together, where
+    the third would else have one CPU to itself and leave the other idle.
+    """
+    return runtime.parallel_runs or available_cpus() + 1
 
 
 def _parallel_runs(options: LoadOptions, runtime: RuntimeOptions, device: Device) -> int:
-    together = parallel_runs(runtime)
+    asked = options.parallel_runs or device.provider.parallel_runs
     if device.provider.memory:
-        asked = options.parallel_runs or runtime.parallel_runs
-        return asked or device.provider.parallel_runs or together
-    return min(options.parallel_runs or device.provider.parallel_runs or together, together)
+        return options.parallel_runs or runtime.parallel_runs or asked or available_cpus()
+    return min(asked or available_cpus(), parallel_runs(runtime))
 
 
 def _precision(spec: ModelSpec, device: Device) -> str:
@@ -287,10 +293,16 @@ def _precision(spec: ModelSpec, device: Device) -> str:
     return device.precision.name.lower() if spec.onnx is None else spec.onnx.dtype
 
 
-def _hold_tokenizer(path: Path) -> HeldTokenizer:
-    before = resident_bytes()
-    tokenizer = load_tokenizer(path)
-    return HeldTokenizer(tokenizer, max(0, resident_bytes() - before))
+def _share_tokenizer(path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticket) -> HeldTokenizer:
+    """Return the tokenizer of a file, the same one for all files that make the same."""
+    data = read_tokenizer(path)
+
+    def hold() -> HeldTokenizer:
+        before = resident_bytes()
+        tokenizer = make_tokenizer(path, data)
+        return HeldTokenizer(tokenizer, max(0, resident_bytes() - before))
+
+    return tokenizers.share(identity_of(data), hold, ticket)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from . import results, tasks
 from .config import (
     DEFAULT_RUN_OPTIONS,
+    MAX_REQUESTS,
     MAX_ROWS,
     NO_DEMANDS,
     Demands,
@@ -22,8 +24,10 @@ from .config import (
     RunOptions,
     RuntimeOptions,
     Task,
+    available_cpus,
 )
 from .counters import Call, Counters, Recorder
+from .crew import Crew
 from .devices import find_devices, require_one_runtime, require_working
 from .errors import (
     AlreadyExistsError,
@@ -33,17 +37,22 @@ from .errors import (
     InvalidArgumentError,
     NotFoundError,
     NotReadyError,
+    SemanticError,
 )
 from .inputs import Text
 from .log import Log
 from .model import Model, Shelves, load_model, parallel_runs
 from .stats import State, column, tabulate
 from .ticket import Ticket, Tickets
+from .together import Ask, ModelRequest, answer_together, collect
 from .watchdog import Watchdog
 
 Kind = TypeVar("Kind", bound=results.Result)
 
 _CLOSED_NAME = "(closed)"
+# With as many threads as CPUs and one or two more, three models on two CPUs end together; without,
+# the third would begin when the first two have ended, and leave a CPU idle.
+_MORE_THREADS = 2
 
 
 class _Entry:
@@ -78,6 +87,7 @@ class Registry:
         self._tickets = Tickets()
         self._load_tickets = Tickets()
         self._watchdog = Watchdog()
+        self._crew = Crew(available_cpus() + _MORE_THREADS - 1)  # beside the caller
         self._shelves = Shelves()
         self._interpreter_bytes = 0
 
@@ -147,6 +157,7 @@ class Registry:
             self._cleanups += 1
             self._changed.notify_all()
         del gone
+        self._crew.stop()
         self._watchdog.stop()
         self.log.info("cleaned up")
 
@@ -405,6 +416,49 @@ class Registry:
         answer = self._call(Call.COUNT_TOKENS, handle, texts, None, options)
         return _as(results.TokenCounts, answer)
 
+    def run_models(
+        self, requests: Sequence[ModelRequest], texts: Sequence[Text]
+    ) -> results.Answers:
+        """Ask several models about the same texts, each for its own task, side by side.
+
+        A request fails alone. Raise the first one's error if all fail; else only for what concerns
+        the whole call: too many texts or requests.
+        """
+        _check_texts(texts)
+        if len(requests) > MAX_REQUESTS:
+            raise InvalidArgumentError(
+                f"{len(requests)} requests in one call; pass at most {MAX_REQUESTS}"
+            )
+        if len(texts) > MAX_ROWS:
+            raise InvalidArgumentError(f"{len(texts)} rows in one call; pass at most {MAX_ROWS}")
+        asks: list[Ask] = []
+        outcomes: list[Ask | SemanticError] = []
+        try:
+            for request in requests:
+                try:
+                    asks.append(self._ask(request, texts))
+                except SemanticError as error:
+                    outcomes.append(error.detached())
+                else:
+                    outcomes.append(asks[-1])
+        except BaseException as error:
+            for ask in asks:
+                ask.fail(error)
+            raise
+        answer_together(asks, self._crew, self._shelves.scheduler)
+        return collect([each.ended if isinstance(each, Ask) else each for each in outcomes])
+
+    def _ask(self, request: ModelRequest, texts: Sequence[Text]) -> Ask:
+        if request.refused is not None:
+            raise request.refused
+        options = request.options
+        entry, model = self._lease(request.model)
+        call = tasks.call_of(model)
+        record = Recorder(entry.counters, call, len(texts))
+        ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
+        asked = tasks.Request(call, texts, None, options, ticket, record)
+        return Ask(model, asked, partial(self._end_lease, entry, ticket))
+
     def cancel(self, key: int) -> bool:
         """Stop queued and running work that carries the key; tell whether there was any."""
         return self._tickets.cancel(key)
@@ -423,14 +477,11 @@ class Registry:
         options: RunOptions | None,
     ) -> results.Result:
         options = options or DEFAULT_RUN_OPTIONS
-        if isinstance(texts, str) or isinstance(others, str):
-            raise InvalidArgumentError("one text came in place of a list of texts; pass [text]")
+        _check_texts(texts)
+        if others is not None:
+            _check_texts(others)
         n = len(texts)
-        with self._lock:
-            entry = self._ready(handle)
-            entry.leases += 1
-            model = entry.model
-        assert model is not None
+        entry, model = self._lease(handle)
         record = Recorder(entry.counters, call, n)
         ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
         try:
@@ -447,16 +498,29 @@ class Registry:
         else:
             record.answered(result.rows)
         finally:
-            self._tickets.close(ticket)
             del model
-            with self._lock:
-                entry.leases -= 1
-                if entry.state is not State.READY:
-                    self._changed.notify_all()
+            self._end_lease(entry, ticket)
         errors = result.rows.errors
         if errors and errors[0] is not None and all(errors):
             raise errors[0].detached(input_index=0)
         return result
+
+    def _lease(self, handle: int) -> tuple[_Entry, Model]:
+        """Keep a ready model from being unloaded until ``_end_lease``."""
+        with self._lock:
+            entry = self._ready(handle)
+            entry.leases += 1
+            model = entry.model
+        assert model is not None
+        return entry, model
+
+    def _end_lease(self, entry: _Entry, ticket: Ticket) -> None:
+        """End a call, which must hold the model no more."""
+        self._tickets.close(ticket)
+        with self._lock:
+            entry.leases -= 1
+            if entry.state is not State.READY:
+                self._changed.notify_all()
 
     # ---- statistics
 
@@ -476,6 +540,11 @@ class Registry:
         memory.append(("tokenizers", sum(tokenizers.values())))
         memory.append(("interpreter", self._interpreter_bytes))
         return tabulate(running, models, calls, memory)
+
+
+def _check_texts(texts: Sequence[Text]) -> None:
+    if isinstance(texts, str):
+        raise InvalidArgumentError("one text came in place of a list of texts; pass [text]")
 
 
 def _folder_name(path: str) -> str:

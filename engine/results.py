@@ -146,6 +146,33 @@ Result = Classification | TokenClassification | Embedding | TokenCounts
 
 
 @dataclass(frozen=True, slots=True)
+class Answers:
+    """What several models say of the same texts, one entry per request.
+
+    ``status``: a value of ``Status``; ``message``: empty where it is OK, and ``input_index`` then
+    -1, as where an error concerns no row. Where a model answered, with all rows or with some, its
+    result stands in the column of its task. ``errors``: the error, or None.
+    """
+
+    status: tuple[int, ...]
+    input_index: tuple[int, ...]
+    message: tuple[str, ...]
+    classification: tuple[Classification | None, ...]
+    token_classification: tuple[TokenClassification | None, ...]
+    embedding: tuple[Embedding | None, ...]
+    errors: tuple[SemanticError | None, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of requests."""
+        return len(self.errors)
+
+    def first_error(self) -> tuple[int, SemanticError] | None:
+        """Return the first request that was not answered whole and its error, or None."""
+        return next(((i, e) for i, e in enumerate(self.errors) if e is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelList:
     """Models that are loading, ready or stopping, in order of their handles."""
 

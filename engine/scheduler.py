@@ -28,7 +28,8 @@ class Queue(Protocol):
 class Scheduler:
     """The runs under way and the queues of models that share the CPUs.
 
-    ``limit`` runs at a time, 0 for any number. Hold ``mutex``, which guards the queues too, at
+    ``limit`` runs at a time, 0 for any number. ``expected`` counts parts of calls that are to run
+    side by side. Hold ``mutex``, which guards the queues too, at
     every step; it is held for microseconds.
     """
 
@@ -37,8 +38,14 @@ class Scheduler:
         self.limit = limit
         self.mutex = threading.Lock()
         self.under_way = 0
+        self.expected = 0
         self.queues: dict[Queue, None] = {}  # that are not empty
         self.arrivals: Iterator[int] = count()
+
+    def expect(self, change: int) -> None:
+        """Note parts of a call that are to run side by side, or that some have ended (negative)."""
+        with self.mutex:
+            self.expected += change
 
     def has_room(self) -> bool:
         """Tell whether another run may begin."""

@@ -30,7 +30,7 @@ _FLOAT32 = np.dtype(np.float32)
 # How long the threads of a run stay awake between its operators, and once more after it. To sleep
 # there costs a short text half its time; longer burns the host's CPUs, and gains nothing.
 _SPIN_MICROSECONDS = "20"
-# What one window of up to so many tokens is fed with: to make an array costs 10 to 40 µs after a run.
+# What a window of up to so many tokens is fed with: making an array takes 10 to 40 µs after a run.
 _LONGEST_KEPT = 512
 _ONES = np.ones((1, _LONGEST_KEPT), np.int64)
 _ZEROS = np.zeros((1, _LONGEST_KEPT), np.int64)

@@ -102,21 +102,28 @@ def answer(model: Model, request: Request) -> results.Result:
 
     Raise what fails the whole call, such as a full queue.
     """
-    rows = _prepare(model, request)
+    policy = policy_of(model, request.call, request.options)
+    rows = prepare(model, request.texts, request.others, policy, request.ticket)
     request.record.ended(Phase.TOKENIZE)
     if request.call is Call.COUNT_TOKENS:
         return decode_counts(model, rows)
-    outputs = _score(model, rows, request)
-    return _DECODERS[request.call](model, request.options, rows, outputs)
+    layer = layer_of(model, request.options)
+    outputs = score(model, rows, layer, request.ticket, (request.record,))
+    return decode(model, request, rows, outputs)
 
 
-def _prepare(model: Model, request: Request) -> list[Row]:
-    call, options = request.call, request.options
+def call_of(model: Model) -> Call:
+    """Return the call that does the model's task with single texts."""
+    return next(call for call, task in _TASK_OF_CALL.items() if task is model.spec.task)
+
+
+def policy_of(model: Model, call: Call, options: RunOptions) -> Policy:
+    """Return how the rows of a call are encoded and cut; raise NotFoundError for a prompt."""
     part = options.shorten
     if part is Shorten.AUTO:
         one_label = call is Call.CLASSIFY_PAIRS and len(model.info.labels) == 1
         part = Shorten.SECOND if one_label else Shorten.FIRST
-    policy = Policy(
+    return Policy(
         long_text=_long_text(model, call, options),
         overlap=options.window_overlap,
         part=part,
@@ -124,7 +131,11 @@ def _prepare(model: Model, request: Request) -> list[Row]:
         max_tokens=options.max_tokens or model.max_tokens,
         prompt=_prompt(model, options),
     )
-    return prepare(model, request.texts, request.others, policy, request.ticket)
+
+
+def layer_of(model: Model, options: RunOptions) -> int:
+    """Return after how many layers the runs of a call end, 0 for all."""
+    return options.layer if options.layer in model.spec.layers else 0
 
 
 def _long_text(model: Model, call: Call, options: RunOptions) -> LongText:
@@ -147,8 +158,13 @@ def _prompt(model: Model, options: RunOptions) -> str:
     return prompts[name]
 
 
-def _score(model: Model, rows: list[Row], request: Request) -> list[Sequence[Float32]]:
-    """Score all windows; a row whose window failed is replaced by its error in ``rows``."""
+def score(
+    model: Model, rows: list[Row], layer: int, ticket: Ticket, records: Sequence[Recorder]
+) -> list[Sequence[Float32]]:
+    """Score all windows; a row whose window failed is replaced by its error in ``rows``.
+
+    ``records`` are those of all calls that wait for it; the first one's call leads the runs.
+    """
     windows: list[Window] = []
     for row in rows:
         if isinstance(row, Prepared):
@@ -156,15 +172,20 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[Sequence[Flo
     outputs: list[Sequence[Float32]] = [()] * len(rows)
     if not windows:
         return outputs
-    layer = request.options.layer
-    work = Work(windows, request.ticket, layer if layer in model.spec.layers else 0)
+    work = Work(windows, ticket, layer)
+
+    def admitted() -> None:
+        for record in records:
+            record.admitted()
+
     try:
-        model.batcher.execute(work, request.record.admitted)
+        model.batcher.execute(work, admitted)
     finally:
-        request.record.runs = work.runs
+        records[0].runs = work.runs
         if work.started:
-            request.record.ended(Phase.QUEUE, work.started)
-            request.record.ended(Phase.RUN)
+            for record in records:
+                record.ended(Phase.QUEUE, work.started)
+                record.ended(Phase.RUN)
     position = 0
     for index, row in enumerate(rows):
         if not isinstance(row, Prepared):
@@ -178,6 +199,13 @@ def _score(model: Model, rows: list[Row], request: Request) -> list[Sequence[Flo
         else:
             outputs[index] = [output for output in work.outputs[span] if output is not None]
     return outputs
+
+
+def decode(
+    model: Model, request: Request, rows: list[Row], outputs: Sequence[Sequence[Float32]]
+) -> results.Result:
+    """Turn the outputs of ``score`` into the result of a call that scores."""
+    return _DECODERS[request.call](model, request.options, rows, outputs)
 
 
 _Decoder = Callable[[Model, RunOptions, list[Row], Sequence[Sequence[Float32]]], results.Result]

@@ -5,10 +5,13 @@ while another thread encodes is an error inside the library, and from tokenizers
 pieces it cuts off are incomplete. Texts are encoded whole; ``windows`` cuts them.
 """
 
+import json
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +49,16 @@ _MEMORY_PER_TEXT = 4096
 _MEMORY_PER_CALL = 1 << 20
 _MEMORY_PER_FILE_BYTE = 20
 _MAX_REASON = 300  # the library's own may quote all of the file
+# How the library writes a file: what is dropped comes first.
+_OBJECT = rb"null|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
+_DROPPED = re.compile(
+    rb'\s*\{\s*"version"\s*:\s*"1\.0"\s*,\s*"truncation"\s*:\s*(?:'
+    + _OBJECT
+    + rb')\s*,\s*"padding"\s*:\s*('
+    + _OBJECT
+    + rb')\s*,\s*(?="added_tokens")'
+)
+_MAX_DROPPED = 4096
 _PAD_TOKENS = ("[PAD]", "<pad>")
 
 
@@ -225,7 +238,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class HeldTokenizer:
-    """A tokenizer that models of one folder share, and the resident memory that it took."""
+    """A tokenizer, which models with equal files share, and the resident memory that it took."""
 
     tokenizer: Tokenizer
     grown_bytes: int
@@ -250,10 +263,14 @@ def start_threads() -> None:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read the ``tokenizer.json`` at ``path``; truncation and padding it asks for are dropped.
+    """Read the ``tokenizer.json`` at ``path`` and make it; raise as the two steps do."""
+    return make_tokenizer(path, read_tokenizer(path))
 
-    Raise NotFoundError if it is not there, BadArtifactError if it cannot be read or used,
-    UnsupportedError if it asks for more memory or time than a tokenizer needs, OutOfMemoryError.
+
+def read_tokenizer(path: Path) -> bytes:
+    """Return the content of a ``tokenizer.json``.
+
+    Raise NotFoundError if it is not there, BadArtifactError if it cannot be read or is too large.
     """
     try:
         size = path.stat().st_size
@@ -269,6 +286,33 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise BadArtifactError(
             f"{path} has {size} bytes, a tokenizer at most {_MAX_FILE_BYTES}; fetch it again"
         )
+    return data
+
+
+def identity_of(data: bytes) -> tuple[bytes, object]:
+    """Return what determines the tokenizer that is made of a file's content.
+
+    Files that differ only in truncation and padding, which are dropped, make the same one: as a
+    classifier's and an embedder's of one family often do. Of padding the id of its token is kept.
+    """
+    head = _DROPPED.match(data[:_MAX_DROPPED])
+    if head is None:
+        return sha256(data).digest(), None
+    try:
+        padding = json.loads(head[1])
+    except (ValueError, RecursionError):  # it is told with the whole file
+        return sha256(data).digest(), None
+    rest = memoryview(data)[head.end() :]
+    return sha256(rest).digest(), padding.get("pad_id") if padding else "none"
+
+
+def make_tokenizer(path: Path, data: bytes) -> Tokenizer:
+    """Make the tokenizer of a file's content; truncation and padding it asks for are dropped.
+
+    Raise BadArtifactError if it cannot be used, UnsupportedError if it asks for more memory or time
+    than a tokenizer needs, OutOfMemoryError.
+    """
+    size = len(data)
     data = check_tokenizer(path, data)
     require_bytes(_MEMORY_PER_FILE_BYTE * size, f"to read {path}")
     try:

@@ -32,11 +32,12 @@ _MAX_KEPT, _MAX_KEPT_VALUES = 256, 256  # plans of result blocks, and values of 
 _FEW_TEXTS = 64
 _NOTHING = np.empty(0, np.uint8)
 
-# The sizes of the option structs when they were first published; they never change.
+# The sizes of the structs that callers fill when they were first published; they never change.
 FIRST_SIZES = {
     "semantic_init_options": 56,
     "semantic_load_options": 104,
     "semantic_run_options": 64,
+    "semantic_request": 24,
 }
 
 _NUMBERS = {
@@ -61,6 +62,39 @@ def decode_name(ffi: FFI, pointer: CData, parameter: str) -> str | None:
         raise InvalidArgumentError(
             f"{parameter} is not UTF-8 at byte {error.start}; pass UTF-8"
         ) from None
+
+
+def decode_array(ffi: FFI, ctype: str, pointer: CData, count: int, limit: int) -> list[CData]:
+    """Copy an array of structs that begin with struct_size, which says how far apart they lie.
+
+    Raise InvalidArgumentError for more than ``limit``, or sizes that are wrong or unequal.
+    """
+    if count > limit:
+        raise InvalidArgumentError(f"{count} of {ctype} in one call; pass at most {limit}")
+    if not count:
+        return []
+    kind, known, size = ffi.typeof(f"{ctype} *"), ffi.sizeof(ctype), pointer.struct_size
+    if not FIRST_SIZES[ctype] <= size <= MAX_STRUCT_SIZE or size % ffi.alignof(ctype):
+        raise InvalidArgumentError(
+            f"{ctype}.struct_size is {size}; set it to sizeof({ctype}), {known} in this version"
+        )
+    start = ffi.cast("char *", pointer)
+    items = []
+    for index in range(count):
+        given = ffi.cast(kind, start + size * index)
+        if given.struct_size != size:
+            raise InvalidArgumentError(
+                f"{ctype}.struct_size is {size} in the first and {given.struct_size} in number "
+                f"{index}; set it to sizeof({ctype}) in all"
+            )
+        if any(ffi.buffer(given, size)[known:]):
+            raise InvalidArgumentError(
+                f"{ctype} has fields that this library does not know; leave them zero or use a "
+                "newer library"
+            )
+        items.append(ffi.new(kind))
+        ffi.memmove(items[-1], given, min(size, known))
+    return items
 
 
 def decode_texts(ffi: FFI, texts: CData, count: int) -> list[Any]:
@@ -166,7 +200,8 @@ class _Layout(NamedTuple):
     ``packing`` is the format of all structs, padding included. Their ``values`` lie at ``offsets``
     in the block; those at ``pointers`` are offsets in it. The other values come from the result:
     ``numbers``; ``columns``, tuples of numbers, by ``codes``; ``arrays`` by ``dtypes``; and
-    ``texts``, single ones and tuples of them.
+    ``texts``, single ones and tuples of them. Columns of the indices ``results`` hold results of
+    their own, or None.
     """
 
     packing: str
@@ -176,6 +211,7 @@ class _Layout(NamedTuple):
     numbers: _Reader
     columns: _Reader
     codes: tuple[str, ...]
+    results: tuple[int, ...]
     arrays: _Reader
     dtypes: tuple[Any, ...]
     texts: _Reader
@@ -205,6 +241,7 @@ class _LayoutBuilder:
         self._numbers: list[tuple[str, int]] = []
         self._columns: list[tuple[str, int]] = []
         self._codes: list[str] = []
+        self._results: list[int] = []
         self._arrays: list[tuple[str, int]] = []
         self._dtypes: list[Any] = []
         self._texts: list[tuple[str, int]] = []
@@ -222,6 +259,7 @@ class _LayoutBuilder:
             numbers=_Reader(self._numbers),
             columns=_Reader(self._columns),
             codes=tuple(self._codes),
+            results=tuple(self._results),
             arrays=_Reader(self._arrays),
             dtypes=tuple(self._dtypes),
             texts=_Reader(self._texts),
@@ -272,6 +310,10 @@ class _LayoutBuilder:
             self._texts.append(field)
         elif of.kind != "pointer":
             self._numbers.append(field)
+        elif of.item.kind == "pointer":
+            self._results.append(len(self._columns))
+            self._columns.append(field)
+            self._codes.append("Q")
         elif get_origin(hint) is tuple:
             self._columns.append(field)
             self._codes.append(_NUMBERS[of.item.cname][0])
@@ -398,9 +440,22 @@ class ResultCodec:
 
     def encode(self, result: object) -> int:
         """Copy a result into a new block and return its address."""
+        data, words = self._pack(result)
+        address: int | None = self._copy(data, len(data), words, len(words) // 8)
+        if not address:
+            raise OutOfMemoryError(f"no memory for a result of {len(data)} bytes; send fewer rows")
+        return address
+
+    def _pack(self, result: object) -> tuple[bytes, bytes]:
+        """Return a block as it is but for its addresses, and the words that are to become such."""
         kind = type(result)
         layout = self._layouts[kind]
-        columns = layout.columns.read(result)
+        read = columns = layout.columns.read(result)
+        if layout.results:
+            columns = tuple(
+                (0,) * len(column) if index in layout.results else column
+                for index, column in enumerate(read)
+            )
         arrays = [
             _as_dtype(*each) for each in zip(layout.arrays.read(result), layout.dtypes, strict=True)
         ]
@@ -425,10 +480,31 @@ class ResultCodec:
             if size & 7:
                 parts.append(bytes(-size & 7))
         data = b"".join(parts)
-        address: int | None = self._copy(data, len(data), plan.words, len(plan.words) // 8)
-        if not address:
-            raise OutOfMemoryError(f"no memory for a result of {len(data)} bytes; send fewer rows")
-        return address
+        return (
+            self._with_results(layout, data, plan.words, read)
+            if layout.results
+            else (data, plan.words)
+        )
+
+    def _with_results(
+        self, layout: _Layout, head: bytes, head_words: bytes, columns: Sequence[Any]
+    ) -> tuple[bytes, bytes]:
+        """Append the results that columns hold, each as it would lie in a block of its own."""
+        parts, words, end = [bytearray(head)], [head_words], len(head)
+        for index in layout.results:
+            position = layout.columns.positions[index]
+            (place,) = struct.unpack_from("Q", head, layout.offsets[position])
+            for result in columns[index]:
+                if result is not None:
+                    data, inner = self._pack(result)
+                    part, at = bytearray(data), np.frombuffer(inner, np.uint64)
+                    np.frombuffer(part, np.uint64)[at // np.uint64(8)] += np.uint64(end)
+                    struct.pack_into("Q", parts[0], place, end)
+                    words += struct.pack("Q", place), (at + np.uint64(end)).tobytes()
+                    parts.append(part)
+                    end += len(part)
+                place += 8
+        return b"".join(parts), b"".join(words)
 
     def _make_plan(self, kind: type, sizes: _Sizes) -> _Plan:
         """Make a plan, and keep it if it is small: calls of one text need few different ones."""

@@ -36,6 +36,9 @@ BEFORE_START = {
     "semantic_cancel": "cancel_key == 0 ? SEMANTIC_INVALID_ARGUMENT : SEMANTIC_NOT_FOUND",
 }
 
+# How many an array holds, by its name; of none it may be NULL.
+_COUNTS = {"requests": "request_count"}
+
 # Pointers that may be NULL: their absence has a meaning.
 OPTIONAL = frozenset({"options", "error"})
 
@@ -224,7 +227,8 @@ def _entry_point(function: Function) -> str:
         lines += _refuse_null(out, error)
     for parameter in function.parameters:
         if parameter.pointers and not parameter.is_out and parameter.name not in OPTIONAL:
-            condition = " && n > 0" if "n" in names else ""
+            count = _COUNTS.get(parameter.name, "n")
+            condition = f" && {count} > 0" if count in names else ""
             lines += _refuse_null(parameter, error, condition)
         if parameter.name == "timeout_ms":
             lines += [

@@ -6,21 +6,31 @@ from typing import Any
 from libsemantic.engine import results
 from libsemantic.engine.config import (
     DEFAULT_RUN_OPTIONS,
+    MAX_REQUESTS,
     LoadOptions,
     RunOptions,
     RuntimeOptions,
 )
 from libsemantic.engine.errors import (
-    InternalError,
     InvalidArgumentError,
-    OutOfMemoryError,
     SemanticError,
     Status,
+    as_semantic_error,
 )
 from libsemantic.engine.log import one_line
 from libsemantic.engine.registry import Registry
+from libsemantic.engine.together import ModelRequest
 
-from .codecs import FFI, CData, Lib, OptionsCodec, ResultCodec, decode_name, decode_texts
+from .codecs import (
+    FFI,
+    CData,
+    Lib,
+    OptionsCodec,
+    ResultCodec,
+    decode_array,
+    decode_name,
+    decode_texts,
+)
 
 Entry = Callable[..., int]
 
@@ -29,6 +39,7 @@ RESULT_STRUCTS: Mapping[type, str] = {
     results.TokenClassification: "semantic_token_classification",
     results.Embedding: "semantic_embedding",
     results.TokenCounts: "semantic_token_counts",
+    results.Answers: "semantic_answers",
     results.ModelList: "semantic_model_list",
     results.ModelInfo: "semantic_model_info",
     results.Stats: "semantic_stats",
@@ -36,25 +47,6 @@ RESULT_STRUCTS: Mapping[type, str] = {
 
 # Fields of the statistics that the C side counts.
 COUNTED_IN_C = ("results_unfreed", "results_unfreed_bytes", "log_dropped")
-
-
-def as_semantic_error(error: BaseException) -> SemanticError:
-    """Give any exception its status.
-
-    Of a fault only type and place are told: its own message could hold the user's text.
-    """
-    if isinstance(error, SemanticError):
-        return error
-    if isinstance(error, MemoryError):
-        return OutOfMemoryError("the system refused memory; send fewer or shorter texts")
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = ""
-    if trace is not None:
-        code = trace.tb_frame.f_code
-        place = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
-    return InternalError(f"internal fault: {type(error).__name__}{place}; please report this")
 
 
 class Boundary:
@@ -86,6 +78,7 @@ class Boundary:
             "semantic_classify_token_pairs": self._pairs(registry.classify_token_pairs),
             "semantic_embed": self._texts(registry.embed),
             "semantic_count_tokens": self._texts(registry.count_tokens),
+            "semantic_run_models": self._run_models,
             "semantic_cancel": self._cancel,
             "semantic_get_stats": self._get_stats,
         }
@@ -189,9 +182,26 @@ class Boundary:
 
         return entry
 
+    def _run_models(
+        self, requests: CData, count: int, texts: CData, n: int, out: CData, error: CData
+    ) -> int:
+        given = decode_array(self._ffi, "semantic_request", requests, count, MAX_REQUESTS)
+        rows = decode_texts(self._ffi, texts, n)
+        answers = self._registry.run_models([self._request(each) for each in given], rows)
+        self._answer(answers, out)
+        return self._partial(answers.first_error(), error)
+
+    def _request(self, request: CData) -> ModelRequest:
+        try:
+            return ModelRequest(request.model.id, self._run_options.decode(request.options))
+        except InvalidArgumentError as refused:
+            return ModelRequest(request.model.id, refused=refused.detached())
+
     def _answer_rows(self, result: results.Result, out: CData, error: CData) -> int:
         self._answer(result, out)
-        failed = result.rows.first_error()
+        return self._partial(result.rows.first_error(), error)
+
+    def _partial(self, failed: tuple[int, SemanticError] | None, error: CData) -> int:
         if failed is None:
             return Status.OK
         row, failure = failed

@@ -163,7 +163,8 @@ typedef struct semantic_init_options {
     int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process. Where runs
                                  meet, models of up to 256 MiB use one thread each */
     int32_t parallel_runs;    /* runs at a time on the CPUs, of all models together: more wait their
-                                 turn, the oldest first; default: the CPUs of the process */
+                                 turn, the oldest first; default: one more than the CPUs of the
+                                 process, of which one model takes at most as many as those */
     int64_t queue_rows;       /* waiting rows per model (a long text counts once per window);
                                  default 65,536 */
     int64_t queue_tokens;     /* waiting padded tokens per model, and the most that the windows of
@@ -208,8 +209,8 @@ typedef struct semantic_load_options {
     semantic_model replaces;      /* this model's name and handle are taken over once the
                                      new one is ready; the task must be equal */
     int32_t intra_op_threads;     /* default: that of semantic_init */
-    int32_t parallel_runs;        /* runs of this model at a time; default and, on the CPUs, the
-                                     most: that of semantic_init. On cuda and tensorrt no other
+    int32_t parallel_runs;        /* runs of this model at a time; default: the CPUs of the process;
+                                     at most that of semantic_init. On cuda and tensorrt no other
                                      model counts, and where neither says a number it is 1 */
     int64_t queue_rows;           /* default: that of semantic_init */
     int64_t queue_tokens;         /* default: that of semantic_init */
@@ -445,6 +446,44 @@ SEMANTIC_API semantic_status semantic_embed(semantic_model model, const semantic
                                             size_t n, const semantic_run_options *options,
                                             const semantic_embedding **result,
                                             semantic_error *error);
+
+/* One of several models that a call asks about the same texts. */
+typedef struct semantic_request {
+    size_t struct_size; /* the same in all requests of a call */
+    semantic_model model;
+    const semantic_run_options *options; /* as of the call for the model's task; may be NULL */
+} semantic_request;
+
+#define SEMANTIC_REQUEST_INIT {sizeof(semantic_request), {0}, 0}
+
+/* One entry per request. Where a model answered, all rows or some of them (PARTIAL),
+ * its result stands in the column of its task; all else is NULL. */
+typedef struct semantic_answers {
+    size_t struct_size;
+    size_t count;
+    const semantic_status *status; /* as of a call to that model alone */
+    const int64_t *input_index;    /* the row that it concerns, -1: none */
+    const semantic_text *message;  /* empty where the status is OK */
+    const semantic_classification *const *classification;
+    const semantic_token_classification *const *token_classification;
+    const semantic_embedding *const *embedding;
+} semantic_answers;
+
+/* Ask up to 64 models about the same texts; each does its own task: classify,
+ * classify_tokens or embed. Texts are tokenised once per distinct tokenizer, the
+ * models run side by side, and requests of one model that differ only in what is
+ * made of its numbers (threshold, output, dimension, normalize) share its runs if
+ * their timeout_ms and cancel_key are equal.
+ *
+ * Requests fail as rows do: a wrong handle or option, a full queue, a deadline or a
+ * cancellation fails its request only. The call is then PARTIAL, and if every
+ * request failed it returns the first one's status and no result; the input_index
+ * of its error is the number of the request. No requests are OK with an empty
+ * result. All is in one block: free the answers, never what is in them. */
+SEMANTIC_API semantic_status semantic_run_models(const semantic_request *requests,
+                                                 size_t request_count, const semantic_text *texts,
+                                                 size_t n, const semantic_answers **result,
+                                                 semantic_error *error);
 
 typedef struct semantic_token_counts {
     size_t struct_size;

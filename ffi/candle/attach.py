@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from libsemantic.engine.errors import InternalError, InvalidArgumentError
+from libsemantic.engine.errors import InternalError, InvalidArgumentError, as_semantic_error
 from libsemantic.engine.registry import Registry
 
 from ..codecs import FFI, Lib
-from ..native import Entry, as_semantic_error
+from ..native import Entry
 from . import (
     batches,
     classifying,

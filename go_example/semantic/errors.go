@@ -49,7 +49,7 @@ type Error struct {
 	Input   int    // the row it concerns, -1: none
 	Message string // one line; never holds the text that was given
 
-	row error // ErrPartial: the error of the first failed row
+	row error // ErrPartial: the error of the first failed row or request
 }
 
 func (e *Error) Error() string {
@@ -71,7 +71,7 @@ func (e *Error) Is(target error) bool {
 	return target == error(e.Status)
 }
 
-// Unwrap returns the error of the first failed row of an ErrPartial, else nil.
+// Unwrap returns the error of the first failed row or request of an ErrPartial, else nil.
 func (e *Error) Unwrap() error { return e.row }
 
 func newError(status Status, format string, args ...any) *Error {

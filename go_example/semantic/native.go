@@ -652,6 +652,70 @@ func finish[Block, Result any](
 	return result, withRow(err, rows)
 }
 
+// nativeRunModels answers each request, if only with why C could not take it.
+func nativeRunModels(requests []modelRequest, inputs []string) []Answer {
+	var args arguments
+	defer args.release()
+	array := args.texts(inputs)
+	out := make([]Answer, len(requests))
+	asked := make([]C.semantic_request, 0, len(requests))
+	var places []int
+	for i, request := range requests {
+		c := C.semantic_request{model: C.semantic_model{id: C.uint64_t(request.model)}}
+		c.struct_size = C.size_t(unsafe.Sizeof(c))
+		c.options = args.runOptions(request.options, request.limits)
+		if args.err != nil {
+			out[i].Err, args.err = args.err, nil
+			continue
+		}
+		args.pinner.Pin(c.options)
+		asked, places = append(asked, c), append(places, i)
+	}
+	var result *C.semantic_answers
+	failure := newFailure()
+	status := C.semantic_run_models(unsafe.SliceData(asked), C.size_t(len(asked)), array,
+		C.size_t(len(inputs)), &result, failure)
+	ok, err := answered(status, unsafe.Pointer(result), failure)
+	if !ok {
+		for _, at := range places {
+			out[at].Err = err
+		}
+		return out
+	}
+	defer C.semantic_free(unsafe.Pointer(result))
+	for i, answer := range copyAnswers(result) {
+		out[places[i]] = answer
+	}
+	return out
+}
+
+func copyAnswers(c *C.semantic_answers) []Answer {
+	n := int(c.count)
+	status := unsafe.Slice(c.status, n)
+	input := unsafe.Slice(c.input_index, n)
+	message := texts(c.message, c.count)
+	classification := unsafe.Slice(c.classification, n)
+	tokenClassification := unsafe.Slice(c.token_classification, n)
+	embedding := unsafe.Slice(c.embedding, n)
+	out := make([]Answer, n)
+	for i := range out {
+		var rows []Row
+		switch {
+		case classification[i] != nil:
+			out[i].Classification, rows = copyClassification(classification[i])
+		case tokenClassification[i] != nil:
+			out[i].TokenClassification, rows = copyTokenClassification(tokenClassification[i])
+		case embedding[i] != nil:
+			out[i].Embeddings, rows = copyEmbeddings(embedding[i])
+		}
+		if status[i] != C.SEMANTIC_OK {
+			err := &Error{Status: Status(status[i]), Input: int(input[i]), Message: message[i]}
+			out[i].Err = withRow(err, rows)
+		}
+	}
+	return out
+}
+
 func nativeCancel(key uint64) error {
 	if status := C.semantic_cancel(C.uint64_t(key)); status != C.SEMANTIC_OK {
 		return Status(status)

@@ -47,6 +47,14 @@ func nativeCountTokens(uint64, []string, RunOptions, callLimits) (*TokenCounts, 
 	return nil, unsupported()
 }
 
+func nativeRunModels(requests []modelRequest, _ []string) []Answer {
+	out := make([]Answer, len(requests))
+	for i := range out {
+		out[i].Err = unsupported()
+	}
+	return out
+}
+
 func nativeCancel(uint64) error { return unsupported() }
 
 func nativeSetLogger(bool) error { return unsupported() }

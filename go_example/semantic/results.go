@@ -70,6 +70,15 @@ type EmbeddingRow struct {
 	Vector []float32
 }
 
+// An Answer is what one model says in RunModels: one of the three results, that of its
+// task, or only an error.
+type Answer struct {
+	Classification      *Classification
+	TokenClassification *TokenClassification
+	Embeddings          *Embeddings
+	Err                 error // nil: answered; ErrPartial: some rows failed
+}
+
 // TokenCounts is the answer of CountTokens.
 type TokenCounts struct {
 	Generation uint64

@@ -46,6 +46,7 @@ GOOD: Mapping[str, object] = {
     "semantic_classify_token_pairs": Status.OK,
     "semantic_embed": Status.OK,
     "semantic_count_tokens": Status.OK,
+    "semantic_run_models": Status.OK,
     "semantic_cancel": Status.NOT_FOUND,  # nothing carries the key
     "semantic_get_stats": Status.OK,
     "semantic_set_log_callback": Status.OK,
@@ -56,6 +57,10 @@ GOOD: Mapping[str, object] = {
 def having(parameter: str) -> list[str]:
     """Return the functions with a parameter of that name."""
     return [name for name, f in FUNCTIONS.items() if any(p.name == parameter for p in f.parameters)]
+
+
+# The functions whose result says itself how each row was answered.
+ROW_BY_ROW = [name for name in having("n") if name in having("model")]
 
 
 def pointers(name: str) -> list[generate.Parameter]:
@@ -104,6 +109,13 @@ EXTENTS: Mapping[str, Mapping[str, str]] = {
         "row_start": "rows+1",
         **dict.fromkeys(("window_start", "window_end", "window_tokens"), "window_total"),
     },
+    "semantic_answers": dict.fromkeys(
+        (
+            *("status", "input_index", "message", "classification", "token_classification"),
+            "embedding",
+        ),
+        "count",
+    ),
     "semantic_model_list": dict.fromkeys(("model_id", "name", "task", "state"), "count"),
     "semantic_model_info": {
         "labels": "label_count",
@@ -173,6 +185,8 @@ class Library:
         by_name = {
             **dict.fromkeys(("texts", "left", "context"), self.texts(b"a derivative of x")),
             **dict.fromkeys(("right", "answer"), self.texts(b"two x")),
+            "requests": self.requests((model, None), (model, None)),
+            "request_count": 2,
             **dict.fromkeys(("options", "callback", "user", "block"), ffi.NULL),
             "n": 1,
             "status": 0,
@@ -224,6 +238,14 @@ class Library:
         self._alive[options] = texts
         return options
 
+    def requests(self, *given: tuple[int, CData | None]) -> CData:
+        """Return a semantic_request array of handles and options."""
+        size = self.ffi.sizeof("semantic_request")
+        values = [(size, (model,), options or self.ffi.NULL) for model, options in given]
+        array = self.ffi.new("semantic_request[]", values)
+        self._alive[array] = given
+        return array
+
     def text(self, text: str) -> CData:
         """Return a NUL-terminated name or path."""
         return self.ffi.new("char[]", text.encode())
@@ -266,7 +288,7 @@ class Library:
         return copied
 
     def read(self, pointer: CData) -> dict[str, CData]:
-        """Copy a result struct: numbers, numpy arrays, str, tuples of str, dict for rows."""
+        """Copy a result struct: numbers, numpy arrays, str, tuples of str, dicts for structs."""
         struct = self.ffi.typeof(pointer).item
         name = struct.cname.removeprefix("struct ")
         assert pointer.struct_size == self.ffi.sizeof(struct)
@@ -294,6 +316,9 @@ class Library:
     def _read_array(self, pointer: CData, shape: tuple[int, ...]) -> CData:
         count = int(np.prod(shape))
         item = self.ffi.typeof(pointer).item
+        if item.kind == "pointer":
+            found = [pointer[index] for index in range(count)]
+            return tuple(None if each == self.ffi.NULL else self.read(each) for each in found)
         if item == self.ffi.typeof("semantic_text"):
             return tuple(self._read_text(pointer[index]) for index in range(count))
         if pointer == self.ffi.NULL:

@@ -1,4 +1,5 @@
-/* The process ends while eight calls are under way: ending MODEL HOW. HOW is
+/* The process ends while eight calls are under way, four of which ask the model twice, partly on
+ * helpers of the library: ending MODEL HOW. HOW is
  *   return | exit        from the main thread
  *   killed               by SIGTERM, as the system handles it
  *   handled              by SIGTERM, with a handler that calls exit
@@ -16,19 +17,35 @@
 
 static semantic_model model;
 
-static void *call_for_ever(void *unused) {
+/* Twice and not in one: the requests differ in what is scored. */
+static semantic_status ask_twice(const semantic_text *texts, const void **result,
+                                 semantic_error *error) {
+    semantic_run_options less = SEMANTIC_RUN_OPTIONS_INIT;
+    const semantic_request requests[] = {{sizeof *requests, model, NULL},
+                                         {sizeof *requests, model, &less}};
+
+    less.max_tokens = 60;
+    return semantic_run_models(requests, 2, texts, ROWS, (const semantic_answers **)result, error);
+}
+
+static semantic_status ask_once(const semantic_text *texts, const void **result,
+                                semantic_error *error) {
+    return semantic_classify(model, texts, ROWS, NULL, (const semantic_classification **)result,
+                             error);
+}
+
+static void *call_for_ever(void *twice) {
     static char words[600];
     semantic_text texts[ROWS];
 
-    (void)unused;
     for (size_t i = 0; i + 1 < sizeof words; i++)
         words[i] = "math "[i % 5];
     for (int i = 0; i < ROWS; i++)
         texts[i] = (semantic_text){words, sizeof words - 1};
     for (;;) {
-        const semantic_classification *result;
+        const void *result;
         semantic_error error = SEMANTIC_ERROR_INIT;
-        semantic_status status = semantic_classify(model, texts, ROWS, NULL, &result, &error);
+        semantic_status status = (twice ? ask_twice : ask_once)(texts, &result, &error);
 
         /* At the end it is cancelled, whole or in part, or refused. */
         CHECK(status == SEMANTIC_OK || status == SEMANTIC_PARTIAL || status == SEMANTIC_CANCELLED ||
@@ -74,8 +91,8 @@ int main(int argc, char **argv) {
         CHECK(signal(SIGTERM, leave) != SIG_ERR);
     CHECK_OK(semantic_load_model(argv[1], NULL, &model, &error), &error);
     for (int i = 0; i < CALLERS; i++)
-        CHECK(pthread_create(&thread, NULL, call_for_ever, NULL) == 0);
-    while (rows_in_flight() != CALLERS * ROWS)
+        CHECK(pthread_create(&thread, NULL, call_for_ever, i % 2 ? &model : NULL) == 0);
+    while (rows_in_flight() < CALLERS * ROWS)
         nanosleep(&pause_length, NULL);
     printf("the end\n"); /* buffered: whoever ends the process by exit writes it */
     CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);

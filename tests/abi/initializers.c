@@ -6,6 +6,7 @@ int main(void) {
     semantic_init_options init = SEMANTIC_INIT_OPTIONS_INIT;
     semantic_load_options load = SEMANTIC_LOAD_OPTIONS_INIT;
     semantic_run_options run = SEMANTIC_RUN_OPTIONS_INIT;
+    semantic_request request = SEMANTIC_REQUEST_INIT;
 
     if (error.struct_size != sizeof error || error.status != SEMANTIC_OK ||
         error.input_index != -1 || error.message[0] != '\0')
@@ -24,5 +25,7 @@ int main(void) {
         run.window_overlap || run.shorten || run.dimension || run.layer || run.threshold != 0 ||
         run.prompt_name || run.output || run.normalize || run.max_tokens)
         return 4;
+    if (request.struct_size != sizeof request || request.model.id || request.options)
+        return 5;
     return 0;
 }

@@ -118,7 +118,7 @@ def test_whatever_an_entry_raises_or_returns(tmp_path: Path) -> None:
 def test_a_result_whose_entry_fails_late_is_freed(tmp_path: Path) -> None:
     report, errors = host(tmp_path, "entries_fail_late")
     answers: list[Answer] = json.loads(json.dumps(report["answers"]))
-    assert len(answers) == 9
+    assert len(answers) == 10
     assert {(answer["status"], answer["empty"]) for answer in answers} == {("INTERNAL", True)}
     assert report["unfreed"] == 0
     assert errors == ""

@@ -10,13 +10,13 @@ from libsemantic.engine.errors import Status
 from libsemantic.engine.registry import REGISTRY
 from libsemantic.ffi.codecs import CData
 
-from .binding import Library, having, pointers
+from .binding import ROW_BY_ROW, Library, having, pointers
 from .harness import Models, refused
 
 SENTENCE = "Zoë and café wrote to jane.roe@example.org 😀".encode()
 
 
-@pytest.mark.parametrize("name", having("n"))
+@pytest.mark.parametrize("name", ROW_BY_ROW)
 def test_no_rows(library: Library, models: Models, name: str) -> None:
     for null in (False, True):
         arguments = models.arguments(name) | {"n": 0}
@@ -62,7 +62,7 @@ def same(through_c: dict[str, CData], python: object) -> None:
             assert value == expected, field
 
 
-@pytest.mark.parametrize("name", having("n"))
+@pytest.mark.parametrize("name", ROW_BY_ROW)
 def test_every_field_of_a_result_arrives(library: Library, models: Models, name: str) -> None:
     """All fields, with failed rows and windows among them, are those of the engine's answer."""
     rows: list[bytes | None] = [SENTENCE, b"\xff", None, b"", b"a \0 b", b"math word " * 200]
@@ -107,7 +107,7 @@ def test_every_field_of_a_result_arrives(library: Library, models: Models, name:
     assert result["rows"]["window_count"][5] > 1
 
 
-@pytest.mark.parametrize("name", having("n"))
+@pytest.mark.parametrize("name", ROW_BY_ROW)
 def test_when_every_row_fails_there_is_no_result(
     library: Library, models: Models, name: str
 ) -> None:
@@ -121,7 +121,7 @@ def test_when_every_row_fails_there_is_no_result(
     assert "not UTF-8 at byte 3" in library.message(arguments["error"])
 
 
-@pytest.mark.parametrize("name", having("n"))
+@pytest.mark.parametrize("name", ROW_BY_ROW)
 @pytest.mark.parametrize("length", [1 << 20 | 1, 2**63 - 1, 2**63, 2**64 - 1])
 def test_a_length_beyond_all_sense_fails_its_row_unread(
     library: Library, models: Models, name: str, length: int

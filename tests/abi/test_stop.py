@@ -13,14 +13,13 @@ from libsemantic.engine.errors import Status
 from libsemantic.engine.registry import REGISTRY
 from libsemantic.ffi.codecs import CData
 
-from .binding import FUNCTIONS, Library
+from .binding import ROW_BY_ROW, Library
 from .harness import Models
 
 KEY = 2**64 - 3
 ROWS = 4000  # 62 tokens each: some seconds of work
 QUICKLY = 2.0
-CALLS = [name for name, f in FUNCTIONS.items() if any(p.name == "n" for p in f.parameters)]
-SCORING = [name for name in CALLS if name != "semantic_count_tokens"]
+SCORING = [name for name in ROW_BY_ROW if name != "semantic_count_tokens"]
 
 
 def long_call(library: Library, models: Models, name: str, **values: object) -> dict[str, CData]:
@@ -111,7 +110,7 @@ def test_cancelling_one_key_leaves_the_others_alone(library: Library, models: Mo
     check_stopped(library, name, both[1], calls[1].join(), Status.CANCELLED)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", ROW_BY_ROW)
 def test_a_deadline_ends_long_work(library: Library, models: Models, name: str) -> None:
     arguments = long_call(library, models, name, timeout_ms=40)
     started = time.monotonic()

@@ -27,6 +27,7 @@ from libsemantic.engine.errors import (
 from libsemantic.engine.inputs import Text
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Result, Stats
+from libsemantic.engine.together import ModelRequest
 
 from .crowd import Crowd
 
@@ -368,3 +369,44 @@ def test_traffic_leaves_no_threads_behind(registry: Registry) -> None:
         assert threading.active_count() <= before + 1  # the one for deadlines
     registry.cleanup(10_000)
     assert threading.active_count() <= before
+
+
+def test_asking_several_models_while_they_come_and_go(registry: Registry) -> None:
+    """Each answer is right or says why it is not there; the books balance, no thread is left."""
+    paths = {"seq": SEQ, "token": TOKEN, "mean": MEAN}
+    handles = {name: registry.load(path, LoadOptions(name=name)) for name, path in paths.items()}
+    alone = registry.classify(handles["seq"], ["math law"]).logits
+    ended = threading.Event()
+    seen: Counter[Status] = Counter()
+
+    def ask(number: int) -> None:
+        own = random.Random(number)
+        while not ended.is_set():
+            options = RunOptions(timeout_ms=own.choice([0, 0, 1, 20_000]))
+            requests = [ModelRequest(handle, options) for handle in handles.values()]
+            own.shuffle(requests)
+            try:
+                answers = registry.run_models(requests, ["math law"])
+            except SemanticError as error:
+                seen[error.status] += 1
+                continue
+            seen.update(map(Status, answers.status))
+            for found in answers.classification:
+                if found is not None:
+                    np.testing.assert_allclose(found.logits, alone, rtol=0, atol=1e-4)
+
+    def change(_: int) -> None:
+        for turn in range(12):
+            name = ("token", "mean")[turn % 2]
+            registry.unload(handles[name], 20_000)
+            handles[name] = registry.load(paths[name], LoadOptions(name=name))
+            books(registry.stats())
+        ended.set()
+
+    Crowd(5, lambda number: change(number) if number == 0 else ask(number)).finish()
+    assert set(seen) <= {Status.OK, Status.CLOSED, Status.NOT_READY, Status.DEADLINE}
+    assert seen[Status.OK] > 20
+    total = books(registry.stats())
+    assert (total["in_flight"], total["failed"]) == (0, 0)
+    registry.cleanup(20_000)
+    assert "semantic-helper" not in {thread.name for thread in threading.enumerate()}

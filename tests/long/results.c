@@ -57,7 +57,6 @@ static void touch_classification(const semantic_classification *result, size_t n
     TOUCH(result->selected, cells);
     TOUCH(result->class_max, cells);
     TOUCH(result->class_window, cells);
-    semantic_free(result);
 }
 
 static void touch_tokens(const semantic_token_classification *result, size_t n, int all) {
@@ -75,14 +74,12 @@ static void touch_tokens(const semantic_token_classification *result, size_t n, 
     TOUCH(result->end, items);
     CHECK(all || result->probabilities == NULL);
     TOUCH(result->probabilities, all ? items * result->label_count : 0);
-    semantic_free(result);
 }
 
 static void touch_embedding(const semantic_embedding *result, size_t n) {
     touch(result, result->struct_size);
     touch_rows(result->rows, n);
     TOUCH(result->values, n * result->dimension);
-    semantic_free(result);
 }
 
 static void touch_counts(const semantic_token_counts *result, size_t n) {
@@ -183,6 +180,31 @@ static void answered(semantic_status status, size_t n, const semantic_error *err
         CHECK(status == SEMANTIC_PARTIAL && error->input_index == 2);
 }
 
+/* Several models in one block. */
+static void answers_together(const semantic_text *texts, size_t n) {
+    semantic_error error = SEMANTIC_ERROR_INIT;
+    const size_t size = sizeof(semantic_request);
+    const semantic_request requests[] = {
+        {size, classes, NULL}, {size, parts, NULL}, {size, {0}, NULL}, {size, vectors, NULL}};
+    const size_t count = sizeof requests / sizeof *requests;
+    const semantic_answers *answers;
+
+    CHECK(semantic_run_models(requests, count, texts, n, &answers, &error) == SEMANTIC_PARTIAL);
+    CHECK(error.input_index == (n < MOST ? 2 : 0));
+    CHECK(answers->count == count);
+    touch(answers, answers->struct_size);
+    TOUCH(answers->status, count);
+    TOUCH(answers->input_index, count);
+    touch_texts(answers->message, count);
+    TOUCH(answers->classification, count);
+    TOUCH(answers->token_classification, count);
+    TOUCH(answers->embedding, count);
+    touch_classification(answers->classification[0], n);
+    touch_tokens(answers->token_classification[1], n, 0);
+    touch_embedding(answers->embedding[3], n);
+    semantic_free(answers);
+}
+
 /* Of many rows most fail, which is as many bytes of result and less to wait for. */
 static void answers_of(const semantic_text *texts, size_t n) {
     semantic_error error = SEMANTIC_ERROR_INIT;
@@ -194,21 +216,28 @@ static void answers_of(const semantic_text *texts, size_t n) {
 
     answered(semantic_classify(classes, texts, n, NULL, &classification, &error), n, &error);
     touch_classification(classification, n);
+    semantic_free(classification);
     answered(semantic_classify_pairs(classes, texts, texts, n, NULL, &classification, &error), n,
              &error);
     touch_classification(classification, n);
+    semantic_free(classification);
     answered(semantic_classify_tokens(parts, texts, n, NULL, &tokens, &error), n, &error);
     touch_tokens(tokens, n, 0);
+    semantic_free(tokens);
     run.output = SEMANTIC_OUTPUT_TOKENS;
     answered(semantic_classify_tokens(parts, texts, n, &run, &tokens, &error), n, &error);
     touch_tokens(tokens, n, 1);
+    semantic_free(tokens);
     answered(semantic_classify_token_pairs(parts, texts, texts, n, NULL, &tokens, &error), n,
              &error);
     touch_tokens(tokens, n, 0);
+    semantic_free(tokens);
     answered(semantic_embed(vectors, texts, n, NULL, &embedding, &error), n, &error);
     touch_embedding(embedding, n);
+    semantic_free(embedding);
     answered(semantic_count_tokens(parts, texts, n, NULL, &counts, &error), n, &error);
     touch_counts(counts, n);
+    answers_together(texts, n);
     touch_stats(3);
 }
 
@@ -229,15 +258,18 @@ static void odd_answers(void) {
     CHECK_OK(semantic_classify(classes, texts, 1, &run, &classification, &error), &error);
     CHECK(classification->rows->window_count[0] > 8);
     touch_classification(classification, 1);
+    semantic_free(classification);
     run.output = SEMANTIC_OUTPUT_TOKENS;
     CHECK_OK(semantic_classify_tokens(parts, texts, 1, &run, &tokens, &error), &error);
     CHECK(tokens->item_count == MOST);
     touch_tokens(tokens, 1, 1);
+    semantic_free(tokens);
     run.output = SEMANTIC_OUTPUT_ENTITIES;
     CHECK_OK(semantic_count_tokens(parts, texts, 1, &run, &counts, &error), &error);
     touch_counts(counts, 1);
     CHECK(semantic_classify(classes, texts, 2, NULL, &classification, &error) == SEMANTIC_PARTIAL);
     touch_classification(classification, 2);
+    semantic_free(classification);
     CHECK(semantic_classify(classes, texts + 1, 1, NULL, &classification, &error) ==
           SEMANTIC_INVALID_ARGUMENT);
     CHECK(classification == NULL);
