@@ -358,6 +358,35 @@ static void *call_again_and_again(void *argument) {
     return NULL;
 }
 
+/* ---- Hangs */
+
+static void print_stack(int signal) {
+    void *frames[64];
+
+    (void)signal;
+    backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
+    (void)!write(STDERR_FILENO, "\n", 1);
+}
+
+/* Show where every thread is, and end. */
+__attribute__((noreturn)) static void show_hang(void) {
+    double time = now();
+
+    for (long i = 0; i < callers + CHANGERS; i++) {
+        double since = workers[i].since;
+
+        if (workers[i].ended || since == 0)
+            continue;
+        fprintf(stderr, "thread %d: %s for %.1f s\n", workers[i].number, workers[i].what,
+                time - since);
+        pthread_kill(workers[i].thread, SIGUSR2);
+        rest(0.02);
+    }
+    puts("hang"); /* whoever reads this has the time to look at the stacks of Python */
+    rest(20);
+    _exit(98);
+}
+
 /* ---- Loads, replacements, unloads */
 
 static semantic_status load(int slot, int folder, const char *path, semantic_model replaced,
@@ -424,6 +453,10 @@ static void unload(int slot, int64_t timeout_ms) {
     status = semantic_unload_model(held->model, timeout_ms, &error);
     if (status == SEMANTIC_DEADLINE && timeout_ms < 100)
         status = semantic_unload_model(held->model, 30000, &error);
+    if (status == SEMANTIC_DEADLINE) {
+        fprintf(stderr, "an unload waits: %s\n", error.message);
+        show_hang();
+    }
     CHECK_OK(status, &error);
     CHECK(semantic_unload_model(held->model, 0, &error) == SEMANTIC_CLOSED);
     atomic_fetch_add(&unloads, 1);
@@ -460,40 +493,19 @@ static void *change_again_and_again(void *argument) {
 
 /* ---- Whoever watches */
 
-static void print_stack(int signal) {
-    void *frames[64];
-
-    (void)signal;
-    backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
-    (void)!write(STDERR_FILENO, "\n", 1);
-}
-
-/* Return how long the oldest call has been running; print all stacks if that is too long. */
+/* Return how long the oldest call has been running; end if that is too long. */
 static double look_for_hangs(void) {
     double oldest = 0, time = now();
-    long count_ = callers + CHANGERS;
 
-    for (long i = 0; i < count_; i++) {
+    for (long i = 0; i < callers + CHANGERS; i++) {
         double since = workers[i].since;
 
         if (since > 0)
             oldest = fmax(oldest, time - since);
     }
-    if (oldest <= PATIENCE)
-        return oldest;
-    for (long i = 0; i < count_; i++) {
-        double since = workers[i].since;
-
-        if (workers[i].ended || since == 0)
-            continue;
-        fprintf(stderr, "thread %d: %s for %.1f s\n", workers[i].number, workers[i].what,
-                time - since);
-        pthread_kill(workers[i].thread, SIGUSR2);
-        rest(0.02);
-    }
-    puts("hang"); /* whoever reads this has the time to look at the stacks of Python */
-    rest(20);
-    _exit(98);
+    if (oldest > PATIENCE)
+        show_hang();
+    return oldest;
 }
 
 /* Sums of the counters, balanced entry by entry; return the sum in flight. */

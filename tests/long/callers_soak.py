@@ -23,7 +23,8 @@ from ..abi.harness import clean_environment, compile_program
 CALLERS = 256
 MINUTES = 10.0
 SOURCE = Path(__file__).parent / "callers.c"
-SILENCE = 150.0  # seconds without a line after which the process hangs
+LATE = 30.0  # seconds without a line after which all stacks are shown
+SILENCE = 150.0  # and after which the process hangs
 MEGABYTE = 1024  # in kilobytes
 
 Say = Callable[[str], None]
@@ -60,8 +61,8 @@ def stacks_of(process: int) -> str:
     return done.stdout + done.stderr
 
 
-def lines_of(process: subprocess.Popen[str], seconds: float) -> Iterator[str]:
-    """Yield the lines of the process as they come; raise SoakError if none comes for so long."""
+def lines_of(process: subprocess.Popen[str], say: Say) -> Iterator[str]:
+    """Yield the lines of the process as they come; raise SoakError if none comes any more."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -73,11 +74,15 @@ def lines_of(process: subprocess.Popen[str], seconds: float) -> Iterator[str]:
     threading.Thread(target=read, daemon=True).start()
     while True:
         try:
-            line = lines.get(timeout=seconds)
+            line = lines.get(timeout=LATE)
         except queue.Empty:
-            raise SoakError(
-                f"hang: not a word for {seconds:.0f} s\n{stacks_of(process.pid)}"
-            ) from None
+            say(f"not a word for {LATE:.0f} s\n{stacks_of(process.pid)}")
+            try:
+                line = lines.get(timeout=SILENCE - LATE)
+            except queue.Empty:
+                raise SoakError(
+                    f"hang: not a word for {SILENCE:.0f} s\n{stacks_of(process.pid)}"
+                ) from None
         if not line:
             return
         if line == "hang":
@@ -105,7 +110,7 @@ def soak(seconds: float, callers: int, seed: int, say: Say) -> str:
             ) as process,
         ):
             try:
-                for last in lines_of(process, SILENCE):
+                for last in lines_of(process, say):
                     say(last)
                     if found := re.search(r"(\d+) kB resident", last):
                         resident.append(int(found[1]))

@@ -42,9 +42,12 @@ def test_a_hang_is_a_fault(
         f'int main(void) {{ fputs("{says}", stdout); fflush(stdout); pause(); }}\n'
     )
     monkeypatch.setattr(callers_soak, "SOURCE", source)
-    monkeypatch.setattr(callers_soak, "SILENCE", 2.0)
+    monkeypatch.setattr(callers_soak, "LATE", 2.0)
+    monkeypatch.setattr(callers_soak, "SILENCE", 3.0)
+    lines: list[str] = []
     with pytest.raises(SoakError, match=words):
-        soak(1, 2, 1, lambda _: None)
+        soak(1, 2, 1, lines.append)
+    assert len(lines) == (says == "")
 
 
 def test_growing_memory_is_a_fault() -> None:
