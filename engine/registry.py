@@ -47,7 +47,10 @@ _CLOSED_NAME = "(closed)"
 
 
 class _Entry:
-    """A handle and what it stands for; ``model`` is None while it loads."""
+    """A handle and what it stands for; ``model`` is None while it loads.
+
+    ``leases`` has an element for each call that holds the model.
+    """
 
     __slots__ = ("counters", "handle", "leases", "model", "name", "replacing", "state")
 
@@ -56,7 +59,7 @@ class _Entry:
         self.name = name
         self.state = State.LOADING
         self.model: Model | None = None
-        self.leases = 0
+        self.leases: list[None] = []
         self.replacing = False
         self.counters = Counters()
 
@@ -130,7 +133,7 @@ class Registry:
             for entry in self._entries.values():
                 if entry.state is State.READY:
                     entry.state = State.STOPPING
-            while busy := self._loads + sum(entry.leases for entry in self._entries.values()):
+            while busy := self._loads + sum(len(entry.leases) for entry in self._entries.values()):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise DeadlineError(
@@ -320,7 +323,7 @@ class Registry:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise DeadlineError(
-                        f"{entry.leases} calls to model {entry.name!r} are in flight after "
+                        f"{len(entry.leases)} calls to model {entry.name!r} are in flight after "
                         f"{timeout_ms} ms; call unload again to go on waiting"
                     )
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
@@ -421,11 +424,7 @@ class Registry:
         if isinstance(texts, str) or isinstance(others, str):
             raise InvalidArgumentError("one text came in place of a list of texts; pass [text]")
         n = len(texts)
-        with self._lock:
-            entry = self._ready(handle)
-            entry.leases += 1
-            model = entry.model
-        assert model is not None
+        entry, model = self._lease(handle)
         record = Recorder(entry.counters, call, n)
         ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
         try:
@@ -444,14 +443,34 @@ class Registry:
         finally:
             self._tickets.close(ticket)
             del model
-            with self._lock:
-                entry.leases -= 1
-                if entry.state is not State.READY:
-                    self._changed.notify_all()
+            self._end_lease(entry)
         errors = result.rows.errors
         if errors and errors[0] is not None and all(errors):
             raise errors[0].detached(input_index=0)
         return result
+
+    def _lease(self, handle: int) -> tuple[_Entry, Model]:
+        """Keep a ready model from being unloaded until ``_end_lease``.
+
+        Without the lock, for which hundreds of callers would stand in line: each step here is a
+        single one of the interpreter. A call notes its lease before it looks at the state, and
+        whatever stops a model changes the state before it looks at the leases.
+        """
+        while True:
+            entry = self._ready(handle)
+            entry.leases.append(None)
+            if entry.state is State.READY:
+                model = entry.model
+                assert model is not None
+                return entry, model
+            self._end_lease(entry)
+
+    def _end_lease(self, entry: _Entry) -> None:
+        """End a call, which must hold the model no more."""
+        entry.leases.pop()
+        if entry.state is not State.READY:
+            with self._changed:
+                self._changed.notify_all()
 
     # ---- statistics
 
