@@ -25,6 +25,7 @@ MINUTES = 10.0
 SOURCE = Path(__file__).parent / "callers.c"
 LATE = 30.0  # seconds without a line after which all stacks are shown
 SILENCE = 150.0  # and after which the process hangs
+JUDGED = 30  # lines
 MEGABYTE = 1024  # in kilobytes
 
 Say = Callable[[str], None]
@@ -39,12 +40,14 @@ def say(text: str) -> None:
 
 
 def check_memory(resident: Sequence[int]) -> str:
-    """Compare the last fifth of the looks with the second one, as soon as models come and go.
+    """Compare the last fifth of the lines with the second one, as soon as models come and go.
 
-    Return what was found, in words; raise SoakError if it is above by 2 % and 8 MB. Each look is
-    the mean of an interval, since a model that is being replaced stands there twice.
+    Return what was found, in words; raise SoakError if it is above by 2 % and 8 MB. It takes
+    minutes until each of the callers has led a run of each model: fewer lines are not judged.
     """
-    fifth = max(1, len(resident) // 5)
+    if len(resident) < JUDGED:
+        return "memory not judged in so short a time"
+    fifth = len(resident) // 5
     early, late = resident[fifth : 2 * fifth], resident[-fifth:]
     before, after = sum(early) / len(early), sum(late) / len(late)
     words = f"{before / MEGABYTE:.1f} MB in the second fifth, {after / MEGABYTE:.1f} in the last"
