@@ -401,7 +401,7 @@ def load_report() -> LoadReport:
             took = tuple(slow * each for each in latencies)
             seconds = slow * len(took) / speed
             load.results.add(
-                name, workload, Report(took, 0, seconds, 1.5 * seconds, "", 4e-6 * slow)
+                name, workload, Report(took, 0, seconds, 1.5 * seconds, "", 4e-5 * slow)
             )
     load.shares[ONE_MODEL, mixed(32)] = 0.034
     return load
@@ -412,8 +412,8 @@ def test_what_load_took_is_shown_and_judged() -> None:
     lines = load_table(load).splitlines()
     cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
     assert cells[0][4:] == ["queued ms", "errors", "CPUs busy", "lock held"]
-    # Four answers in 0.22 s; 44 µs in the queue for four of them.
-    alone = ["18.2", "12.0", "120", "0.01", "0", "1.50", "–"]
+    # Four answers in 0.22 s, which were in the queue for 440 µs.
+    alone = ["18.2", "12.0", "120", "0.11", "0", "1.50", "–"]
     assert cells[2] == ["one model, mixed, 1 caller", *alone]
     assert cells[3][-1] == "3.4 %"
     words = "mixed lengths, 32 callers, "
@@ -422,7 +422,7 @@ def test_what_load_took_is_shown_and_judged() -> None:
         # 10 ms × 32 callers / 2 CPUs
         f"{words}p99 against mean of one caller × callers / CPUs": (4, "yes"),
         f"{LOAD_SHORT}, against no batches, throughput": (600 / 390, "yes"),
-        "mixed lengths, 1 caller, time in the queue, mean µs": (11, "no"),
+        "mixed lengths, 1 caller, time in the queue, mean µs": (110, "no"),
     }
     for target, (what, (measured, verdict)) in zip(load.targets, expected.items(), strict=True):
         assert (target.what, target.verdict) == (what, verdict)
