@@ -9,7 +9,8 @@ SHELL := /bin/bash
 .SUFFIXES:
 
 PREFIX ?= /opt/libsemantic
-MINUTES ?= 60
+# Of make soak; default: 10 for callers while models come and go, 60 for all calls and fuzzing.
+MINUTES ?=
 CALLS ?= 100000
 ifdef PYTHON
 export PYTHON
@@ -122,9 +123,10 @@ test-long: $(LIBRARY) models ## run the long tests: races, memory, exits, fuzzin
 	SEMANTIC_TEST_LONG=1 tools/go.sh test -race -count=1 -run TestManyGoroutines ./native/libsemantic
 
 .PHONY: soak
-soak: $(LIBRARY) ## CALLS=100000 of each candle verb, then mix all calls and fuzz for MINUTES=60
+soak: $(LIBRARY) ## 256 callers while models come and go, candle's verbs, all calls mixed, fuzzing
+	$(PY) -m tests.long.callers_soak --minutes $(or $(MINUTES),10)
 	$(PY) -m tests.long.candle_soak --calls $(CALLS)
-	$(PY) -m tests.long.soak --minutes $(MINUTES)
+	$(PY) -m tests.long.soak --minutes $(or $(MINUTES),60)
 
 # It needs Go 1.26, which an older Go fetches.
 $(STATICCHECK): $(VENV_STAMP)
@@ -157,7 +159,7 @@ format: $(VENV_STAMP) ## format Python, Go and C
 	$(GOFMT) -w go_example bench/go_peer
 
 .PHONY: bench
-bench: bench-programs ## measure speed and memory, compare with other libraries (40 minutes)
+bench: bench-programs ## measure speed and memory, compare with other libraries (45 minutes)
 	$(PY) bench/bench.py $(BENCH_ARGS)
 	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
@@ -169,7 +171,7 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/candle.py
 
 .PHONY: bench-quick
-bench-quick: bench-programs ## compare MiniLM with other libraries (4 minutes)
+bench-quick: bench-programs ## compare MiniLM with other libraries, under load (5 minutes)
 	$(PY) bench/peers.py --quick $(PEERS_ARGS)
 
 # The other Go binding comes from the module proxy; without a network it is left out.

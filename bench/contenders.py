@@ -27,13 +27,17 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one slice took: milliseconds of each answer, seconds of all, CPU seconds."""
+    """What one slice took: milliseconds of each answer, seconds of all, CPU seconds.
+
+    ``queue_seconds``: of all answers together before they began to run; None where nobody knows.
+    """
 
     latencies: tuple[float, ...]
     errors: int
     seconds: float
     cpu_seconds: float
     first_error: str = ""
+    queue_seconds: float | None = None
 
     @property
     def per_second(self) -> float:
@@ -91,6 +95,7 @@ class Worker:
             float(str(report["seconds"])),
             float(str(report["cpu_seconds"])),
             str(report.get("first_error", "")),
+            float(str(report["queue_seconds"])) if "queue_seconds" in report else None,
         )
 
     def vectors(self, order: Sequence[int], setting: Setting) -> list[list[float]]:

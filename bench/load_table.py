@@ -5,15 +5,71 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from closed_loop import Setting
-from contenders import Worker
-from measure import Results, Say, Workload, percentile
-from report import number, table
+from contenders import Places, Worker, start_together
+from measure import Results, Say, Workload
+from targets import LOAD_SHORT, NO_BATCHES, ONE_MODEL, THREE_MODELS, Target, load_targets, mixed
+from texts import Texts
 
 SAMPLES_PER_SECOND = 100
 DEFAULT = Setting(threads=0)
+CALLERS = (1, 32, 128)
+# How often the model is loaded, and how.
+LOADS: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    ONE_MODEL: (1, ()),
+    NO_BATCHES: (1, ("-max-batch-rows", "1")),
+    THREE_MODELS: (3, ()),
+}
+LOCK_SECONDS = 5
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What each load took, by its name and that of the workload."""
+
+    model: str
+    cpus: int
+    results: Results = field(default_factory=Results)
+    shares: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """List the targets of load; without any result none of them is measured."""
+        return load_targets(self.results, self.cpus)
+
+
+def load_workloads(texts: Texts) -> list[Workload]:
+    """List what is asked of each load."""
+    workloads = [
+        Workload(mixed(callers), texts.mixed * max(2, callers // 8), callers) for callers in CALLERS
+    ]
+    return [*workloads, Workload(LOAD_SHORT, texts.short * 24, 32)]
+
+
+def measure_under_load(
+    places: Places, texts: Texts, report: LoadReport, rounds: int, say: Say, *, quick: bool
+) -> None:
+    """Measure a model alone, with and without batches, and three of it at once.
+
+    When ``quick`` the interpreter lock is looked at with many callers and mixed lengths only.
+    """
+    workloads = load_workloads(texts)
+    say(f"{report.model} under load")
+    with ExitStack() as stack:
+        workers = {}
+        for name, (count, options) in LOADS.items():
+            workers[name] = start_together(places, count, *options)
+            stack.callback(workers[name].close)
+        measure_load(workers, workloads, rounds, report.results, say)
+        for name, worker in workers.items():
+            for workload in workloads[1:3] if quick else workloads:
+                share = lock_share(worker, workload, LOCK_SECONDS)
+                report.shares[name, workload.name] = share
+                say(f"  {name}, {workload.name}: the interpreter lock is held {share:.1%}")
 
 
 def lock_share(worker: Worker, workload: Workload, seconds: int) -> float:
@@ -59,34 +115,7 @@ def measure_load(
             for name, worker in workers.items():
                 worker.run(workload.order[:1], 1, DEFAULT)
                 report = worker.run(workload.order, workload.callers, DEFAULT)
+                if not report.latencies:
+                    raise RuntimeError(f"{name} answered nothing: {report.first_error}")
                 results.add(name, workload.name, report)
         say(f"  round {number_ + 1} of {rounds}")
-
-
-def load_rows(
-    workers: Mapping[str, Worker],
-    workloads: Sequence[Workload],
-    results: Results,
-    shares: Mapping[tuple[str, str], float],
-) -> str:
-    """Show what each load took."""
-    rows = []
-    for name in workers:
-        for workload in workloads:
-            reports = results.reports[name, workload.name]
-            latencies = [each for report in reports for each in report.latencies]
-            seconds = sum(report.seconds for report in reports)
-            share = shares.get((name, workload.name))
-            rows.append(
-                [
-                    f"{name}, {workload.name}",
-                    number(len(latencies) / seconds),
-                    number(percentile(latencies, 50)),
-                    number(percentile(latencies, 99)),
-                    str(results.errors(name, workload.name)),
-                    number(sum(report.cpu_seconds for report in reports) / seconds),
-                    "–" if share is None else f"{100 * share:.1f} %",
-                ]
-            )
-    head = ["load", "requests/s", "p50 ms", "p99 ms", "errors", "CPUs busy", "lock held"]
-    return table(head, rows)

@@ -15,6 +15,7 @@ from contenders import Contender, Kind, Report
 BATCHES = (1, 4, 16)
 
 Say = Callable[[str], None]
+Value = Callable[[Report], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,31 @@ def percentile(values: Iterable[float], percent: float) -> float:
         raise ValueError("no values, no percentile")
     rank = math.ceil(percent / 100 * len(ordered))
     return ordered[min(max(rank, 1), len(ordered)) - 1]
+
+
+def median_latency(report: Report) -> float:
+    """Return the median latency in milliseconds."""
+    return statistics.median(report.latencies)
+
+
+def mean_latency(report: Report) -> float:
+    """Return the mean latency in milliseconds."""
+    return statistics.fmean(report.latencies)
+
+
+def p99(report: Report) -> float:
+    """Return the latency in milliseconds that one of a hundred answers exceeds."""
+    return percentile(report.latencies, 99)
+
+
+def per_second(report: Report) -> float:
+    """Return the answers per second."""
+    return report.per_second
+
+
+def cpu_seconds(report: Report) -> float:
+    """Return the CPU time."""
+    return report.cpu_seconds
 
 
 @dataclass(slots=True)
@@ -66,29 +92,46 @@ class Results:
         answers = sum(len(report.latencies) for report in reports)
         return 1e3 * sum(report.cpu_seconds for report in reports) / answers
 
+    def queue_milliseconds(self, contender: str, workload: str) -> float | None:
+        """Return how long an answer waited for its first run, the mean over all rounds."""
+        reports = self.reports[contender, workload]
+        waits = [each.queue_seconds for each in reports if each.queue_seconds is not None]
+        if len(waits) < len(reports):
+            return None
+        return 1e3 * sum(waits) / sum(len(report.latencies) for report in reports)
+
     def errors(self, contender: str, workload: str) -> int:
         """Count the calls that failed."""
         return sum(report.errors for report in self.reports[contender, workload])
 
     def latency_ratio(self, ours: str, theirs: str, workload: str) -> float | None:
         """Return the median over the rounds of median latency against median latency."""
-        return self._ratio(ours, theirs, workload, lambda r: statistics.median(r.latencies))
+        return self.ratio((ours, workload), (theirs, workload), median_latency)
 
     def throughput_ratio(self, ours: str, theirs: str, workload: str) -> float | None:
         """Return the median over the rounds of answers per second against the same."""
-        return self._ratio(ours, theirs, workload, lambda r: r.per_second)
+        return self.ratio((ours, workload), (theirs, workload), per_second)
 
     def cpu_ratio(self, ours: str, theirs: str, workload: str) -> float | None:
         """Return the median over the rounds of CPU time against CPU time."""
-        return self._ratio(ours, theirs, workload, lambda r: r.cpu_seconds)
+        return self.ratio((ours, workload), (theirs, workload), cpu_seconds)
 
-    def _ratio(
-        self, ours: str, theirs: str, workload: str, value: Callable[[Report], float]
+    def ratio(
+        self,
+        ours: tuple[str, str],
+        theirs: tuple[str, str],
+        value: Value,
+        their_value: Value | None = None,
     ) -> float | None:
-        if not (self.has(ours, workload) and self.has(theirs, workload)):
+        """Return the median over the rounds of a value against another; None without either.
+
+        ``ours`` and ``theirs`` are contender and workload; ``their_value`` is by default the same.
+        """
+        if not (self.has(*ours) and self.has(*theirs)):
             return None
-        pairs = zip(self.reports[ours, workload], self.reports[theirs, workload], strict=True)
-        return statistics.median(value(a) / value(b) for a, b in pairs)
+        pairs = zip(self.reports[ours], self.reports[theirs], strict=True)
+        below = their_value or value
+        return statistics.median(value(a) / below(b) for a, b in pairs)
 
 
 def settings_to_try(

@@ -16,28 +16,21 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from comparison import CALLERS, PLANS, measure_model, model_folder
-from contenders import BUILD, KINDS, ROOT, Places, start_together
-from load_table import load_rows, lock_share, measure_load
+from contenders import BUILD, KINDS, ROOT, Places
+from load_table import LoadReport, measure_under_load
 from machine import describe
-from measure import Results, Workload, as_rows
+from measure import Results, as_rows
 from plot import Panel, draw
 from report import ModelReport, between, summary, write_report
 from targets import mixed
-from texts import make_texts, read_tokenizer
+from texts import as_json, make_texts, read_tokenizer
 
-LOAD_CALLERS = (1, 32, 128)
-# How often the model is loaded, and how.
-LOADS = (
-    ("one model", 1, ()),
-    ("one model, no batches", 1, ("-max-batch-rows", "1")),
-    ("three models at once", 3, ()),
-)
-LOCK_SECONDS = 5
+# The model that is put under load.
+LOADED = "minilm"
 
 
 class Progress:
@@ -55,33 +48,13 @@ class Progress:
         return (time.monotonic() - self._started) / 60
 
 
-def measure_under_load(rounds: int, say: Progress, *, quick: bool) -> str:
-    """Measure MiniLM alone, with and without batches, and three of it at once.
-
-    When ``quick`` the interpreter lock is looked at under one of the loads only.
-    """
-    places = Places(model_folder("minilm"), BUILD / "bench/minilm.texts.json", None)
-    texts = make_texts(read_tokenizer(places.model))
-    workloads = [
-        Workload(mixed(callers), texts.mixed * max(2, callers // 8), callers)
-        for callers in LOAD_CALLERS
-    ]
-    workloads.append(Workload("3 to 16 tokens, 32 callers", texts.short * 24, 32))
-    say("MiniLM under load")
-    results = Results()
-    with ExitStack() as stack:
-        workers = {}
-        for name, count, options in LOADS:
-            workers[name] = start_together(places, count, *options)
-            stack.callback(workers[name].close)
-        measure_load(workers, workloads, rounds, results, say)
-        shares = {}
-        for name, worker in workers.items():
-            for workload in workloads[1:2] if quick else workloads:
-                share = lock_share(worker, workload, LOCK_SECONDS)
-                shares[name, workload.name] = share
-                say(f"  {name}, {workload.name}: the interpreter lock is held {share:.1%}")
-        return load_rows(workers, workloads, results, shares)
+def put_under_load(load: LoadReport, say: Progress, *, quick: bool) -> None:
+    """Measure what many callers get, without peers."""
+    texts = make_texts(read_tokenizer(model_folder(LOADED)))
+    file = BUILD / "bench" / f"{LOADED}.texts.json"
+    file.write_text(as_json(texts))
+    places = Places(model_folder(LOADED), file, None)
+    measure_under_load(places, texts, load, 2 if quick else 3, say, quick=quick)
 
 
 def write_plot(reports: Sequence[ModelReport]) -> str:
@@ -144,6 +117,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="Python with torch and transformers; default: that of `make setup-peers`",
     )
     options = parser.parse_args(arguments)
+    if options.publish and not options.load:
+        parser.error("--publish replaces whole tables; measure the load too")
     if options.rounds < 0:
         parser.error(f"--rounds is {options.rounds}; give 1 or more")
     return options
@@ -165,11 +140,9 @@ def main() -> None:
             plan = replace(plan, rounds=3, sweep_rounds=1, batches=(1,))
         plan = replace(plan, rounds=options.rounds or plan.rounds)
         reports.append(measure_model(plan, torch_python, machine, say))
-    load = (
-        measure_under_load(1 if options.quick else 3, say, quick=options.quick)
-        if options.load
-        else ""
-    )
+    load = LoadReport(PLANS[LOADED].title, machine.cpus)
+    if options.load:
+        put_under_load(load, say, quick=options.quick)
     about = {
         key: value
         for report in reports
@@ -184,9 +157,10 @@ def main() -> None:
     (output / "peers.md").write_text(page)
     (output / "peers.svg").write_text(write_plot(reports))
     rows = {report.model: as_rows(report.results) for report in reports}
+    rows[f"{load.model} under load"] = as_rows(load.results)
     (output / "peers.json").write_text(json.dumps(rows, indent=1))
     if options.publish:
-        publish(page, summary(machine, command, reports), write_plot(reports))
+        publish(page, summary(machine, command, reports, load), write_plot(reports))
     print(page)
     say(f"written: {output.relative_to(ROOT)}/peers.md, peers.svg, peers.json")
 

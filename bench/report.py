@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from contenders import GO_PEER, OURS, RAW, TORCH, Contender
+from load_table import LoadReport
 from machine import Machine
 from measure import Results, label
 from targets import Target, fixed, mixed
@@ -99,20 +100,45 @@ def settings_lines(report: ModelReport) -> list[str]:
     return lines
 
 
-def targets_table(reports: Sequence[ModelReport], *, quiet: bool) -> str:
-    """Show each target with its limit, what was measured, and whether that is kept."""
+def targets_table(groups: Sequence[tuple[str, Sequence[Target]]], *, quiet: bool) -> str:
+    """Show each target with its limit, what was measured, and whether that is kept.
+
+    A group is a model and its targets.
+    """
     doubt = {} if quiet else {"yes": "yes? (busy)", "no": "no? (busy)"}
     rows = [
         [
-            f"{report.model}: {target.what}",
+            f"{model}: {target.what}",
             f"{'≥' if target.at_least else '≤'} {target.limit:g}",
             "–" if target.measured is None else f"{target.measured:.4g}",
             doubt.get(target.verdict, target.verdict),
         ]
-        for report in reports
-        for target in report.targets
+        for model, targets in groups
+        for target in targets
     ]
     return table(["target", "limit", "measured", "kept"], rows)
+
+
+def load_table(load: LoadReport) -> str:
+    """Show what each load took."""
+    results, rows = load.results, []
+    for (name, workload), reports in sorted(results.reports.items(), key=lambda each: each[0][0]):
+        share = load.shares.get((name, workload))
+        busy = sum(report.cpu_seconds for report in reports)
+        rows.append(
+            [
+                f"{name}, {workload}",
+                number(results.per_second(name, workload)),
+                number(results.latency(name, workload, 50)),
+                number(results.latency(name, workload, 99)),
+                number(results.queue_milliseconds(name, workload)),
+                str(results.errors(name, workload)),
+                number(busy / sum(report.seconds for report in reports)),
+                "–" if share is None else f"{100 * share:.1f} %",
+            ]
+        )
+    head = ["load", "requests/s", "p50 ms", "p99 ms", "queued ms", "errors", "CPUs busy"]
+    return table([*head, "lock held"], rows)
 
 
 def between(page: str, name: str, content: str) -> str:
@@ -136,15 +162,25 @@ def _heading(machine: Machine, command: str) -> list[str]:
     return parts if machine.quiet else [*parts, "", BUSY]
 
 
-def summary(machine: Machine, command: str, reports: Sequence[ModelReport]) -> str:
-    """Write what the README shows: the command, the machine and the tables of each model."""
+def _load_parts(load: LoadReport) -> list[str]:
+    return (
+        ["", f"**{load.model} under load**", "", load_table(load)] if load.results.reports else []
+    )
+
+
+def summary(
+    machine: Machine, command: str, reports: Sequence[ModelReport], load: LoadReport
+) -> str:
+    """Write what the README shows: the command, the machine and the tables."""
     parts = _heading(machine, command)
     for report in reports:
         parts += ["", f"**{report.model}**", "", mixed_table(report), "", fixed_table(report)]
-    return "\n".join(parts)
+    return "\n".join(parts + _load_parts(load))
 
 
-def write_report(machine: Machine, command: str, reports: Sequence[ModelReport], load: str) -> str:
+def write_report(
+    machine: Machine, command: str, reports: Sequence[ModelReport], load: LoadReport
+) -> str:
     """Write everything as one page."""
     parts = _heading(machine, command)
     for report in reports:
@@ -155,7 +191,8 @@ def write_report(machine: Machine, command: str, reports: Sequence[ModelReport],
             f"- smallest cosine to {OURS}: {name} {cosine:.6f}"
             for name, cosine in report.cosines.items()
         ]
-    if load:
-        parts += ["", "**Under load**", "", load]
-    parts += ["", "**Targets**", "", targets_table(reports, quiet=machine.quiet)]
+    groups = [(report.model, report.targets) for report in reports]
+    groups.append((f"{load.model} under load", load.targets))
+    parts += [*_load_parts(load), "", "**Targets**", ""]
+    parts.append(targets_table(groups, quiet=machine.quiet))
     return "\n".join(parts) + "\n"

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from contenders import BF16, INT8, OURS, RAW, TORCH
-from measure import Results
+from contenders import BF16, INT8, OURS, RAW, TORCH, Report
+from measure import Results, Value, mean_latency, p99, per_second
 from texts import FIXED
 
 TORCH_LIMITS = {32: 0.6, 128: 0.95, 512: 1.15}
@@ -14,6 +14,19 @@ AMX_ONE_THREAD = 0.4
 AMX_THROUGHPUT = 2.2
 COSINE = 0.999
 OWN_MICROSECONDS = 100
+# Under load: against one call at a time, against callers without batches, and the latency that one
+# of a hundred answers exceeds by what it takes when all answers of the others come first.
+CROWD_THROUGHPUT = 1.2
+BATCH_THROUGHPUT = 1.5
+TAIL = 4
+CROWD = 32
+# Less than it takes to wake a thread that waits.
+QUEUED_MICROSECONDS = 50
+
+ONE_MODEL = "one model"
+NO_BATCHES = "one model, no batches"
+THREE_MODELS = "three models at once"
+LOAD_SHORT = f"3 to 16 tokens, {CROWD} callers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,59 @@ def targets_of(facts: Facts) -> list[Target]:
         Target(own, OWN_MICROSECONDS, False, facts.own_microseconds),
         *_int8(facts),
         *_bf16(facts),
+    ]
+
+
+def load_targets(results: Results, cpus: int) -> list[Target]:
+    """List the targets of many callers, from one run without peers.
+
+    What a call takes by itself is the mean latency of one caller, which has all CPUs. While so many
+    callers wait, one call's turn comes after that time × callers / CPUs.
+    """
+
+    def row(
+        what: str,
+        limit: float,
+        workload: str,
+        against: tuple[str, str],
+        value: Value,
+        against_value: Value,
+        *,
+        at_least: bool,
+    ) -> Target:
+        ours = ONE_MODEL, workload
+        failed = any(results.has(*each) and results.errors(*each) for each in (ours, against))
+        ratio = results.ratio(ours, against, value, against_value)
+        return Target(what, limit, at_least, ratio, "calls failed" if failed else "")
+
+    def turn(report: Report) -> float:
+        return mean_latency(report) * CROWD / cpus
+
+    alone = ONE_MODEL, mixed(1)
+    words = f"mixed lengths, {CROWD} callers, "
+    waits = results.queue_milliseconds(*alone) if results.has(*alone) else None
+    return [
+        row(
+            f"{words}against one call at a time, throughput",
+            *(CROWD_THROUGHPUT, mixed(CROWD), alone, per_second, per_second),
+            at_least=True,
+        ),
+        row(
+            f"{words}p99 against mean of one caller × callers / CPUs",
+            *(TAIL, mixed(CROWD), alone, p99, turn),
+            at_least=False,
+        ),
+        row(
+            f"{LOAD_SHORT}, against no batches, throughput",
+            *(BATCH_THROUGHPUT, LOAD_SHORT, (NO_BATCHES, LOAD_SHORT), per_second, per_second),
+            at_least=True,
+        ),
+        Target(
+            "mixed lengths, 1 caller, time in the queue, mean µs",
+            QUEUED_MICROSECONDS,
+            False,
+            None if waits is None else 1e3 * waits,
+        ),
     ]
 
 

@@ -56,7 +56,10 @@ _MORE_THREADS = 2
 
 
 class _Entry:
-    """A handle and what it stands for; ``model`` is None while it loads."""
+    """A handle and what it stands for; ``model`` is None while it loads.
+
+    ``leases`` has an element for each call that holds the model.
+    """
 
     __slots__ = ("counters", "handle", "leases", "model", "name", "replacing", "state")
 
@@ -65,7 +68,7 @@ class _Entry:
         self.name = name
         self.state = State.LOADING
         self.model: Model | None = None
-        self.leases = 0
+        self.leases: list[None] = []
         self.replacing = False
         self.counters = Counters()
 
@@ -141,7 +144,7 @@ class Registry:
             for entry in self._entries.values():
                 if entry.state is State.READY:
                     entry.state = State.STOPPING
-            while busy := self._loads + sum(entry.leases for entry in self._entries.values()):
+            while busy := self._loads + sum(len(entry.leases) for entry in self._entries.values()):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise DeadlineError(
@@ -332,7 +335,7 @@ class Registry:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise DeadlineError(
-                        f"{entry.leases} calls to model {entry.name!r} are in flight after "
+                        f"{len(entry.leases)} calls to model {entry.name!r} are in flight after "
                         f"{timeout_ms} ms; call unload again to go on waiting"
                     )
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
@@ -506,20 +509,30 @@ class Registry:
         return result
 
     def _lease(self, handle: int) -> tuple[_Entry, Model]:
-        """Keep a ready model from being unloaded until ``_end_lease``."""
-        with self._lock:
+        """Keep a ready model from being unloaded until ``_end_lease``.
+
+        Without the lock, for which hundreds of callers would stand in line: each step here is a
+        single one of the interpreter. A call notes its lease before it looks at the state, and
+        whatever stops a model changes the state before it looks at the leases.
+        """
+        while True:
             entry = self._ready(handle)
-            entry.leases += 1
-            model = entry.model
-        assert model is not None
-        return entry, model
+            entry.leases.append(None)
+            if entry.state is State.READY:
+                model = entry.model
+                assert model is not None
+                return entry, model
+            self._give_up_lease(entry)
 
     def _end_lease(self, entry: _Entry, ticket: Ticket) -> None:
         """End a call, which must hold the model no more."""
         self._tickets.close(ticket)
-        with self._lock:
-            entry.leases -= 1
-            if entry.state is not State.READY:
+        self._give_up_lease(entry)
+
+    def _give_up_lease(self, entry: _Entry) -> None:
+        entry.leases.pop()
+        if entry.state is not State.READY:
+            with self._changed:
                 self._changed.notify_all()
 
     # ---- statistics

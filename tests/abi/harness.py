@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from libsemantic.engine.errors import Status
@@ -62,14 +62,18 @@ class Programs:
         return self._compiled[name]
 
 
-def compile_program(source: Path, target: Path, *flags: str) -> None:
-    """Compile and link against the built library, or with the given flags instead."""
+def compile_program(source: Path, target: Path, *flags: str, libraries: Sequence[str] = ()) -> None:
+    """Compile and link against the built library, or with the given flags instead.
+
+    ``libraries`` are linked besides, by their names.
+    """
     library = BUILD / "lib"
     link = flags or ("-I", str(BUILD / "include"), f"-L{library}", f"-Wl,-rpath,{library}")
     subprocess.run(
         [
             *("cc", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", str(source)),
             *("-o", str(target), *link, *(() if flags else ("-lsemantic",))),
+            *(f"-l{name}" for name in libraries),
         ],
         check=True,
     )

@@ -13,7 +13,7 @@ import peers
 import pytest
 from closed_loop import Setting, run, serve
 from contenders import KINDS, OURS, RAW, TORCH, Contender, Kind, Report, Worker
-from load_table import held_share
+from load_table import LoadReport, held_share
 from machine import Machine, describe, read_busy, read_cpu
 from measure import (
     BATCHES,
@@ -33,14 +33,27 @@ from report import (
     ModelReport,
     between,
     fixed_table,
+    load_table,
     mixed_table,
     number,
     settings_lines,
     summary,
     table,
     targets_table,
+    write_report,
 )
-from targets import Facts, Target, fixed, mixed, one_thread, targets_of
+from targets import (
+    LOAD_SHORT,
+    NO_BATCHES,
+    ONE_MODEL,
+    Facts,
+    Target,
+    fixed,
+    load_targets,
+    mixed,
+    one_thread,
+    targets_of,
+)
 from texts import FIXED, MIXED, SHORT, as_json, make_text, make_texts, read_tokenizer
 
 from libsemantic.engine.registry import Registry
@@ -316,8 +329,8 @@ def test_only_what_was_measured_is_met() -> None:
 def test_a_busy_machine_casts_doubt_on_verdicts() -> None:
     report = model_report()
     report.targets = [Target("speed", 1.0, False, 0.5), Target("other", 1.0, False, None)]
-    assert " yes |" in targets_table([report], quiet=True)
-    doubtful = targets_table([report], quiet=False)
+    assert " yes |" in targets_table([(report.model, report.targets)], quiet=True)
+    doubtful = targets_table([(report.model, report.targets)], quiet=False)
     assert "yes? (busy)" in doubtful
     assert "not measured" in doubtful
 
@@ -374,6 +387,56 @@ def test_tables_show_what_was_measured() -> None:
     assert settings_lines(model_report()) == [f"- {RAW}: mixed, 1 caller: 2 threads, spinning"]
 
 
+def load_report() -> LoadReport:
+    """Two rounds of each load; the second is ten times as slow."""
+    load = LoadReport("Tiny", 2)
+    # Milliseconds of each answer, and answers per second.
+    for name, workload, latencies, speed in (
+        (ONE_MODEL, mixed(1), (8.0, 12.0), 100),
+        (ONE_MODEL, mixed(32), (100.0, 640.0), 125),
+        (ONE_MODEL, LOAD_SHORT, (50.0, 50.0), 600),
+        (NO_BATCHES, LOAD_SHORT, (90.0, 90.0), 390),
+    ):
+        for slow in (1, 10):
+            took = tuple(slow * each for each in latencies)
+            seconds = slow * len(took) / speed
+            load.results.add(
+                name, workload, Report(took, 0, seconds, 1.5 * seconds, "", 4e-5 * slow)
+            )
+    load.shares[ONE_MODEL, mixed(32)] = 0.034
+    return load
+
+
+def test_what_load_took_is_shown_and_judged() -> None:
+    load = load_report()
+    lines = load_table(load).splitlines()
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
+    assert cells[0][4:] == ["queued ms", "errors", "CPUs busy", "lock held"]
+    # Four answers in 0.22 s, which were in the queue for 440 µs.
+    alone = ["18.2", "12.0", "120", "0.11", "0", "1.50", "–"]
+    assert cells[2] == ["one model, mixed, 1 caller", *alone]
+    assert cells[3][-1] == "3.4 %"
+    words = "mixed lengths, 32 callers, "
+    expected = {
+        f"{words}against one call at a time, throughput": (1.25, "yes"),
+        # 10 ms × 32 callers / 2 CPUs
+        f"{words}p99 against mean of one caller × callers / CPUs": (4, "yes"),
+        f"{LOAD_SHORT}, against no batches, throughput": (600 / 390, "yes"),
+        "mixed lengths, 1 caller, time in the queue, mean µs": (110, "no"),
+    }
+    for target, (what, (measured, verdict)) in zip(load.targets, expected.items(), strict=True):
+        assert (target.what, target.verdict) == (what, verdict)
+        assert target.measured == pytest.approx(measured)
+
+
+def test_of_load_only_what_was_measured_without_errors_is_met() -> None:
+    assert {target.verdict for target in load_targets(Results(), 2)} == {"not measured"}
+    load = load_report()
+    for reports in load.results.reports.values():
+        reports[0] = replace(reports[0], errors=1, queue_seconds=None)
+    assert [target.verdict for target in load.targets] == ["calls failed"] * 3 + ["not measured"]
+
+
 def test_a_table_is_markdown() -> None:
     assert table(["a", "bb"], [["ccc", "1"]]) == "| a   | bb |\n| --- | -: |\n| ccc |  1 |"
     assert [number(value) for value in (None, 123.4, 12.34, 1.234)] == ["–", "123", "12.3", "1.23"]
@@ -385,11 +448,20 @@ def test_what_stands_between_marks_is_replaced() -> None:
     with pytest.raises(ValueError, match="begin y"):
         between(page, "y", "")
     machine = Machine("Some CPU", 2, 8, {"AMX": False}, "6.1", {"torch": "2"}, 0.05, "1 May 2026")
-    short = summary(machine, "bench/peers.py", [model_report()])
+    load = load_report()
+    short = summary(machine, "bench/peers.py", [model_report()], load)
     assert short.startswith("`bench/peers.py` on\n\n- Some CPU, 2 CPUs, 8 GB; AMX no\n- torch 2; ")
     assert BUSY not in short
-    assert BUSY in summary(replace(machine, busy=0.5), "bench/peers.py", [model_report()])
-    assert fixed_table(model_report()) in short
+    assert BUSY in summary(replace(machine, busy=0.5), "bench/peers.py", [model_report()], load)
+    page = write_report(machine, "bench/peers.py", [model_report()], load)
+    for part in (fixed_table(model_report()), load_table(load), "**Tiny under load**"):
+        assert part in short
+        assert part in page
+    assert "| Tiny under load: " in page
+    nothing = LoadReport("Tiny", 2)
+    assert "**Tiny under load**" not in summary(machine, "", [model_report()], nothing)
+    assert page.count("not measured") == 0
+    assert write_report(machine, "", [model_report()], nothing).count("not measured") == 4
     for file in ("README.md", "docs/performance.md"):
         assert short in between((ROOT / file).read_text(), "measured", short)
 
@@ -430,5 +502,6 @@ def test_the_command_line() -> None:
     options = peers.parse(["--quick", "--rounds", "2", "--no-load"])
     assert (options.quick, options.rounds, options.load) == (True, 2, False)
     assert peers.parse([]).models == ["minilm", "modernbert"]
-    with pytest.raises(SystemExit):
-        peers.parse(["--rounds", "-1"])
+    for wrong in (["--rounds", "-1"], ["--publish", "--no-load"]):
+        with pytest.raises(SystemExit):
+            peers.parse(wrong)

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/libsemantic/libsemantic/go_example/cmd/load/generate"
 	"github.com/libsemantic/libsemantic/go_example/semantic"
@@ -133,7 +134,17 @@ func load(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
 		if request.Vectors {
 			return vectors(ctx, models[0], texts, request.Order)
 		}
-		return generate.Run(ctx, request, len(texts), together(asks))
+		before, err := queued(rt)
+		if err != nil {
+			return generate.Report{}, err
+		}
+		report, err := generate.Run(ctx, request, len(texts), together(asks))
+		if err != nil {
+			return report, err
+		}
+		after, err := queued(rt)
+		report.QueueSeconds = (after - before).Seconds()
+		return report, err
 	}
 	if s.serve {
 		return generate.Serve(in, out, generate.Hello{About: about}, answer)
@@ -208,6 +219,19 @@ func refuse(err error, s settings, out io.Writer) error {
 		return generate.Serve(nil, out, generate.Hello{Unavailable: err.Error()}, nil)
 	}
 	return err
+}
+
+// queued is the time that all calls together have waited for their first run.
+func queued(rt *semantic.Runtime) (time.Duration, error) {
+	stats, err := rt.Stats()
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, call := range stats.Calls {
+		sum += call.Phases[semantic.PhaseQueue-1].Sum
+	}
+	return sum, nil
 }
 
 // asking returns the call that suits the model's task.

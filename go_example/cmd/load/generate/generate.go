@@ -36,17 +36,19 @@ type Setting struct {
 
 // A Report is what a run took. Latencies are in milliseconds, in no particular order.
 type Report struct {
-	Callers    int         `json:"callers"`
-	Answers    int         `json:"answers"`
-	Errors     int         `json:"errors"`
-	FirstError string      `json:"first_error,omitempty"`
-	Seconds    float64     `json:"seconds"`
-	CPUSeconds float64     `json:"cpu_seconds"` // of the whole process
-	PerSecond  float64     `json:"per_second"`
-	P50        float64     `json:"p50_ms"`
-	P99        float64     `json:"p99_ms"`
-	Latencies  []float64   `json:"latencies_ms,omitempty"`
-	Vectors    [][]float32 `json:"vectors,omitempty"`
+	Callers    int     `json:"callers"`
+	Answers    int     `json:"answers"`
+	Errors     int     `json:"errors"`
+	FirstError string  `json:"first_error,omitempty"`
+	Seconds    float64 `json:"seconds"`
+	CPUSeconds float64 `json:"cpu_seconds"` // of the whole process
+	// Of all answers together before they began to run; of who is asked, not noted by Run.
+	QueueSeconds float64     `json:"queue_seconds"`
+	PerSecond    float64     `json:"per_second"`
+	P50          float64     `json:"p50_ms"`
+	P99          float64     `json:"p99_ms"`
+	Latencies    []float64   `json:"latencies_ms,omitempty"`
+	Vectors      [][]float32 `json:"vectors,omitempty"`
 }
 
 // A Hello is the first thing a serving program says: what it is, or why it cannot serve.
