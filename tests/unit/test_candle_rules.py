@@ -242,8 +242,8 @@ def test_entities_have_names(context: Callable[[str], Context], copy_golden: Cop
     folder = copy_golden("modernbert-token", {"config.json": plain})
     assert loading.load(context("init_mmbert_32k_pii_classifier"), Name(str(folder)), True)
     found = finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT)
-    assert "LABEL_0" not in {entity.entity_type for entity in found.entities}
-    assert found.num_entities == len(found.entities) > 5
+    assert "LABEL_0" not in found.entities.entity_type
+    assert found.num_entities == len(found.entities.start) > 5
 
 
 # ---- variants of ModernBERT
@@ -329,21 +329,17 @@ def test_types_are_named_by_the_file(tmp_path: Path, context: Callable[[str], Co
     folder = GOLDEN / "modernbert-token"
     loading.load(context("init_modernbert_pii_token_classifier"), Name(str(folder)), True)
     own = finding.find_entities_named_by(where, TEXT, Name(str(folder / "config.json")))
-    assert {entity.entity_type for entity in own.entities} == {"EMAIL", "PERSON", "LOCATION"}
+    assert set(own.entities.entity_type) == {"EMAIL", "PERSON", "LOCATION"}
     path = tmp_path / "labels.json"
     # Unsorted, with a gap, and without LOCATION.
     table = {"4": "I-NAME", "1": "B-MAIL", "3": "B-NAME", "10": "other", "x": "y"}
     path.write_text(json.dumps({"id2label": table}))
     named = finding.find_entities_named_by(where, TEXT, Name(str(path)))
     names = {"EMAIL": "MAIL", "PERSON": "NAME", "LOCATION": "UNKNOWN_PII"}
-    assert [entity.entity_type for entity in named.entities] == [
-        names[entity.entity_type] for entity in own.entities
-    ]
+    assert named.entities.entity_type == [names[name] for name in own.entities.entity_type]
     path.write_text(json.dumps({"id2label": {"0": "O", "5": "B-PLACE"}}))  # read anew
-    assert "PLACE" in {
-        entity.entity_type
-        for entity in finding.find_entities_named_by(where, TEXT, Name(str(path))).entities
-    }
+    again = finding.find_entities_named_by(where, TEXT, Name(str(path)))
+    assert "PLACE" in again.entities.entity_type
     for content in ("{}", '{"id2label": {}}', '{"id2label": []}'):
         path.write_text(content)
         with pytest.raises(BadArtifactError):
@@ -355,10 +351,11 @@ def test_entities_slice_the_text_by_bytes(context: Callable[[str], Context]) -> 
         context("init_mmbert_32k_pii_classifier"), Name(str(GOLDEN / "modernbert-token")), True
     )
     found = finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT)
-    assert found.num_entities == len(found.entities) > 10
-    for entity in found.entities:
-        assert entity.text == TEXT[entity.start : entity.end]
-        assert entity.text.decode().strip() == entity.text.decode()
+    entities = found.entities
+    assert found.num_entities == len(entities.text) > 10
+    for text, start, end in zip(entities.text, entities.start, entities.end, strict=True):
+        assert text == TEXT[start:end]
+        assert text.decode().strip() == text.decode()
 
 
 # ---- hallucinations and inference
@@ -379,14 +376,21 @@ def tokens(*items: tuple[int, int, int, float]) -> TokenClassification:
         start=starts.astype(np.int64),
         end=ends.astype(np.int64),
         probabilities=np.zeros((count, 2), np.float32),
+        model_labels=("SUPPORTED", "HALLUCINATED"),
     )
 
 
 def spans_of(
     text: str, threshold: float, *items: tuple[int, int, int, float]
 ) -> list[tuple[str, int, float]]:
-    found = grounding._spans(text.encode(), tokens(*items), threshold)
-    return [(span.text.decode(), span.start, round(span.confidence, 2)) for span in found]
+    data = text.encode()
+    texts, starts, ends, scores, labels = grounding._spans(data, tokens(*items), threshold)
+    assert texts == [data[start:end] for start, end in zip(starts, ends, strict=True)]
+    assert labels == ["HALLUCINATED"] * len(texts)
+    return [
+        (part.decode(), start, round(score, 2))
+        for part, start, score in zip(texts, starts, scores, strict=True)
+    ]
 
 
 def test_neighbouring_tokens_form_one_span() -> None:
