@@ -57,7 +57,8 @@ def read_labels(
     ``config`` wins over label files of the folder, ``id2label`` over ``label2id``. An adapter is
     ``without_config``: for it labels in a file are no surprise. Where nothing names the labels
     they are ``LABEL_0`` and so on, as many as ``config`` counts, else ``unnamed``; 0 refuses
-    them. Unless it is 0, indices that a table of ``config`` leaves out are named so too. Raises BadArtifactError then, and where what must name the labels is wrong.
+    them. Unless it is 0, indices that a table of ``config`` leaves out are named so too. Raises
+    BadArtifactError then, and where what must name the labels is wrong.
     """
     labels, warnings = _config_labels(config, fills_gaps=unnamed > 0)
     paths = [folder / name for name in list_names(folder) if _is_label_file(name)]
@@ -130,7 +131,8 @@ def _config_labels(config: Description, *, fills_gaps: bool) -> tuple[Labels | N
             raise BadArtifactError(f"{config.path}: {key!r} {error}; {_REMEDY}") from error
         if labels is None:
             labels = Labels(names, config.path.name, key)
-            if left_out := len(names) - len(table):
+            left_out = len(names) - (len(table) if isinstance(table, Mapping | list) else 0)
+            if left_out:
                 warnings.append(
                     f"config.json {key} leaves out {left_out} of {len(names)} labels; they are "
                     "named LABEL_ and their index"

@@ -52,7 +52,8 @@ def count_words(text: bytes) -> int:
     """
     if len(text) > DEFAULT_MAX_TEXT_BYTES:
         raise TooLongError(
-            f"the text has {len(text)} bytes, at most {DEFAULT_MAX_TEXT_BYTES} are taken; send a shorter one"
+            f"the text has {len(text)} bytes, at most {DEFAULT_MAX_TEXT_BYTES} are taken; send a "
+            "shorter one"
         )
     return len(text.decode("utf-8", "replace").split())
 

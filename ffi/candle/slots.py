@@ -11,6 +11,7 @@ from libsemantic.engine.config import Demands, LoadOptions, LongText, Task
 from libsemantic.engine.errors import (
     AlreadyExistsError,
     ClosedError,
+    DeadlineError,
     InvalidArgumentError,
     NotFoundError,
     NotReadyError,
@@ -89,7 +90,8 @@ class Slots:
                         loaded.append(handle)
             except BaseException:
                 for handle in loaded:
-                    with suppress(ClosedError):  # by a cleanup
+                    # By a cleanup, or later: what is raised is why the load failed.
+                    with suppress(ClosedError, DeadlineError):
                         self.registry.unload(handle, _UNDO_MS)
                 raise
 

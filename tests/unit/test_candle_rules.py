@@ -3,16 +3,33 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 from cffi import FFI
 
 from libsemantic.engine.config import RunOptions
-from libsemantic.engine.errors import BadArtifactError, InvalidArgumentError, NotFoundError
+from libsemantic.engine.errors import (
+    BadArtifactError,
+    ClosedError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotReadyError,
+    SemanticError,
+    TooLongError,
+)
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Rows, TokenClassification
-from libsemantic.ffi.candle import batches, finding, grounding, loading, variants
+from libsemantic.ffi.candle import (
+    batches,
+    classifying,
+    finding,
+    grounding,
+    loading,
+    routing,
+    variants,
+)
 from libsemantic.ffi.candle.answers import Interned
 from libsemantic.ffi.candle.arguments import Name, Text, Texts
 from libsemantic.ffi.candle.attach import VERBS
@@ -356,6 +373,60 @@ def test_entities_slice_the_text_by_bytes(context: Callable[[str], Context]) -> 
     for text, start, end in zip(entities.text, entities.start, entities.end, strict=True):
         assert text == TEXT[start:end]
         assert text.decode().strip() == text.decode()
+
+
+# ---- models that change while they are asked
+
+
+@pytest.mark.parametrize("error", [ClosedError, NotReadyError])
+def test_an_answer_stands_though_its_model_goes(
+    context: Callable[[str], Context],
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[SemanticError],
+) -> None:
+    """What is asked of the registry after an answer is there cannot take it away."""
+    for init, folder in (
+        ("init_mmbert_32k_pii_classifier", "modernbert-token"),
+        ("init_modernbert_classifier", "modernbert-seq-cls"),
+    ):
+        loading.load(context(init), Name(str(GOLDEN / folder)), True)
+    where, long = context("classify_modernbert_text"), Text(b"math " * 9000)
+
+    def gone(handle: int) -> NoReturn:
+        raise error(f"model {handle} is gone")
+
+    monkeypatch.setattr(registry, "info", gone)
+    assert finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT).num_entities > 10
+    assert classifying.classify(where, long).predicted_class >= 0  # it is cut, which is told
+
+
+def test_a_place_that_loads_leaves_the_answer_to_the_next(
+    context: Callable[[str], Context], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = context("classify_candle_bert_tokens")
+    folder = Name(str(GOLDEN / "modernbert-token"))
+    loading.load(context("init_modernbert_pii_token_classifier"), folder, True)
+    found = finding.find_entities(where, TEXT)
+    ready = registry.find
+
+    def find(name: str) -> int:
+        if name == "candle/candle-bert-token":
+            raise NotReadyError("it is loading")
+        return ready(name)
+
+    monkeypatch.setattr(registry, "find", find)
+    assert finding.find_entities(where, TEXT) == found
+    handle = ready("candle/modernbert-pii-token")
+    registry.unload(handle, 1000)
+    with pytest.raises(NotReadyError):
+        finding.find_entities(where, TEXT)
+
+
+def test_words_of_enormous_texts_are_not_counted() -> None:
+    assert routing.count_words(b"ab " * 300_000) == 300_000
+    with pytest.raises(TooLongError, match="at most 1048576"):
+        routing.count_words(b"ab " * 400_000)
 
 
 # ---- hallucinations and inference
