@@ -154,6 +154,7 @@ def decode_token_classification(
         probabilities=np.concatenate([empty, *(item.probabilities for item in items)])
         if as_tokens
         else None,
+        model_labels=model.info.labels,
     )
 
 

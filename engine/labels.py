@@ -57,9 +57,10 @@ def read_labels(
     ``config`` wins over label files of the folder, ``id2label`` over ``label2id``. An adapter is
     ``without_config``: for it labels in a file are no surprise. Where nothing names the labels
     they are ``LABEL_0`` and so on, as many as ``config`` counts, else ``unnamed``; 0 refuses
-    them. Raises BadArtifactError then, and where what must name the labels is wrong.
+    them. Unless it is 0, indices that a table of ``config`` leaves out are named so too. Raises
+    BadArtifactError then, and where what must name the labels is wrong.
     """
-    labels, warnings = _config_labels(config)
+    labels, warnings = _config_labels(config, fills_gaps=unnamed > 0)
     paths = [folder / name for name in list_names(folder) if _is_label_file(name)]
     if len(paths) > _MAX_LABEL_FILES:
         raise BadArtifactError(
@@ -114,25 +115,32 @@ def has_label_file(folder: Path) -> bool:
     return any(_is_label_file(name) for name in list_names(folder))
 
 
-def _config_labels(config: Description) -> tuple[Labels | None, list[str]]:
+def _config_labels(config: Description, *, fills_gaps: bool) -> tuple[Labels | None, list[str]]:
     """Read ``id2label``, else ``label2id``; an empty table counts as absent."""
     labels: Labels | None = None
+    warnings: list[str] = []
     for key, by_index in (("id2label", True), ("label2id", False)):
         table = config.values.get(key)
         if table is None or table == {}:
             continue
         try:
-            names = _names(table, by_index)
+            names = _names(table, by_index, fills_gaps=fills_gaps)
         except ValueError as error:
             if labels is not None:
-                return labels, [f"config.json {key} is ignored: it {error}"]
+                return labels, [*warnings, f"config.json {key} is ignored: it {error}"]
             raise BadArtifactError(f"{config.path}: {key!r} {error}; {_REMEDY}") from error
         if labels is None:
             labels = Labels(names, config.path.name, key)
+            left_out = len(names) - (len(table) if isinstance(table, Mapping | list) else 0)
+            if left_out:
+                warnings.append(
+                    f"config.json {key} leaves out {left_out} of {len(names)} labels; they are "
+                    "named LABEL_ and their index"
+                )
         elif names != labels.names:
             difference = _difference(names, labels.names)
-            return labels, [f"config.json {key} contradicts id2label: {difference}"]
-    return labels, []
+            warnings.append(f"config.json {key} contradicts id2label: {difference}")
+    return labels, warnings
 
 
 def _is_label_file(name: str) -> bool:
@@ -161,11 +169,11 @@ def _file_names(content: object) -> tuple[str, ...]:
     return found
 
 
-def _names(table: object, by_index: bool | None) -> tuple[str, ...]:
+def _names(table: object, by_index: bool | None, *, fills_gaps: bool = False) -> tuple[str, ...]:
     """Return names in index order from a list or a table; ``by_index`` None: either direction.
 
     Raises ValueError, worded to follow the name of the table, unless the indices are exactly
-    0 … n−1 and the names are texts, neither empty nor repeated.
+    0 … n−1, which ``fills_gaps`` makes them, and the names are texts, neither empty nor repeated.
     """
     pairs: list[tuple[object, object]]
     if isinstance(table, list):
@@ -187,6 +195,9 @@ def _names(table: object, by_index: bool | None) -> tuple[str, ...]:
         if index in names:
             raise ValueError(f"has index {index} twice")
         names[index] = name
+    count = max((index for index in names if isinstance(index, int)), default=-1) + 1
+    if fills_gaps and count <= _MAX_UNNAMED:
+        names = {index: f"LABEL_{index}" for index in range(count)} | names
     if missing := [index for index in range(len(names)) if index not in names]:
         raise ValueError(f"has {len(names)} names but none for index {missing[0]}")
     ordered = tuple(names[index] for index in range(len(names)))

@@ -288,7 +288,7 @@ class Registry:
 
     def find(self, name: str) -> int:
         """Return the handle of a ready model."""
-        with self._changed:
+        with self._lock:
             for entry in self._entries.values():
                 if entry.name == name:
                     return self._ready(entry.handle).handle
@@ -307,7 +307,7 @@ class Registry:
 
     def info(self, handle: int) -> results.ModelInfo:
         """Describe a ready model."""
-        with self._changed:
+        with self._lock:
             model = self._ready(handle).model
         assert model is not None
         return model.info

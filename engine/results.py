@@ -80,7 +80,8 @@ class TokenClassification:
 
     ``row_start`` int64[n + 1]; per item ``row``, ``start``, ``end`` int64 (UTF-8 bytes,
     half-open), ``label_index`` int32, ``score`` float32; ``probabilities`` float32[items, L]
-    for tokens, None for entities.
+    for tokens, None for entities. ``model_labels`` are those of the model that answered, also
+    where ``labels`` are types of entities.
     """
 
     generation: int
@@ -93,6 +94,7 @@ class TokenClassification:
     start: Int64
     end: Int64
     probabilities: Float32 | None
+    model_labels: tuple[str, ...]
 
     @property
     def label_count(self) -> int:

@@ -119,9 +119,12 @@ def count_labels(weights: Mapping[str, Tensor], config: Mapping[str, object], na
     """Return the number of labels: the rows of the head's weight, which config.json shares."""
     tensor = stored_tensor(weights, name)
     found = tensor.shape[0] if tensor.shape else 0
+    names = read(config, "id2label", dict, {})
+    # It may leave out some: read_labels decides on those.
+    indices = [int(key) + 1 for key in names if re.fullmatch("[0-9]{1,9}", str(key))]
     stated = {
         "num_labels": read(config, "num_labels", int, found),
-        "id2label": len(read(config, "id2label", dict, {})) or found,
+        "id2label": max(len(names), *indices, 0) if names else found,
     }
     for key, count in stated.items():
         if count != found or found < 1:

@@ -8,8 +8,9 @@ is written as it is.
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,11 +45,17 @@ class _Layout(NamedTuple):
     values: Callable[[object], tuple[Any, ...]]
     pointers: tuple[_Pointer, ...]
 
-    def rows(self, items: Sequence[object]) -> Iterable[Any]:
-        """Return the values of each item; a named tuple of the same fields is its own."""
-        if getattr(type(items[0]), "_fields", None) == self.names:
-            return items
-        return map(self.values, items)
+    def columns(self, items: Sequence[object]) -> list[Sequence[Any]]:
+        """Return the values of all items by field.
+
+        A named tuple of the fields in place of a list of items holds the columns themselves.
+        """
+        if getattr(type(items), "_fields", None) == self.names:
+            return list(cast("Sequence[Sequence[Any]]", items))
+        rows: Iterable[Any] = items
+        if getattr(type(items[0]), "_fields", None) != self.names:
+            rows = map(self.values, items)
+        return list(zip(*rows, strict=True))
 
 
 def _layout(ffi: FFI, ctype: CData) -> _Layout:
@@ -97,14 +104,13 @@ class _Block:
         self._parts: list[tuple[int, bytes]] = []
         self._structs: list[_Structs] = []
         self._tables: list[tuple[int, list[int | None]]] = []
-        self._pool: list[bytes] = []
-        self._pool_size = 0
+        self._pool = bytearray()
         self._pooled: dict[str | bytes | None, int | None] = {None: None}
 
     @property
     def size(self) -> int:
         """The bytes of the block."""
-        return self._size + self._pool_size
+        return self._size + len(self._pool)
 
     def place(self, value: object, layout: _Layout) -> tuple[list[Any], list[int]]:
         """Place all that a struct points to; return its values, and which are offsets."""
@@ -142,14 +148,14 @@ class _Block:
         if pointer.kind == "array":
             return self._add(np.ascontiguousarray(content, pointer.dtype).tobytes())
         if pointer.nested is not None:
-            return self._add_structs(content, pointer.nested)
+            columns = pointer.nested.columns(content)
+            return self._add_structs(columns, pointer.nested) if columns[0] else None
         start = self._reserve(8 * len(content))
         self._tables.append((start, self._pool_texts(content)))
         return start
 
-    def _add_structs(self, items: Sequence[object], layout: _Layout) -> int:
-        start = self._reserve(layout.pack.size * len(items))
-        columns: list[Sequence[Any]] = list(zip(*layout.rows(items), strict=True))
+    def _add_structs(self, columns: list[Sequence[Any]], layout: _Layout) -> int:
+        start = self._reserve(layout.pack.size * len(columns[0]))
         in_block, in_pool = [], []
         for pointer in layout.pointers:
             column = columns[pointer.place]
@@ -163,15 +169,29 @@ class _Block:
         return start
 
     def _pool_texts(self, texts: Sequence[str | bytes | None]) -> list[int | None]:
-        """Place texts behind all arrays; equal ones are one."""
-        pooled = self._pooled
+        """Place texts behind all arrays; equal ones are one, but for parts of a caller's text."""
+        pooled, pool = self._pooled, self._pool
+        if type(texts[0]) is bytes:
+            offsets: list[int | None] = []
+            parts = cast("Sequence[bytes]", texts)
+            joined = b"\0".join(parts)
+            if joined.count(0) < len(parts):
+                start = len(pool)
+                pool += joined
+                pool.append(0)
+                for part in parts:
+                    offsets.append(start)
+                    start += len(part) + 1
+                return offsets
         for text in texts:
-            if text not in pooled and text is not None:
-                data = _encoded(text)
-                pooled[text] = None if data is None else self._pool_size
-                if data is not None:
-                    self._pool.append(data)
-                    self._pool_size += len(data)
+            if text is not None and text not in pooled:
+                data = text.encode() if isinstance(text, str) else text
+                if b"\0" in data:
+                    pooled[text] = None
+                else:
+                    pooled[text] = len(pool)
+                    pool += data
+                    pool.append(0)
         return [pooled[text] for text in texts]
 
     def write(self, memory: Any, base: int) -> None:
@@ -182,15 +202,14 @@ class _Block:
                 columns[place] = _addresses(columns[place], base)
             for place in in_pool:
                 columns[place] = _addresses(columns[place], pool)
-            for values in zip(*columns, strict=True):
-                layout.pack.pack_into(memory, start, *values)
-                start += layout.pack.size
+            packed = b"".join(starmap(layout.pack.pack, zip(*columns, strict=True)))
+            memory[start : start + len(packed)] = packed
         for start, places in self._tables:
             struct.pack_into(f"{len(places)}Q", memory, start, *_addresses(places, pool))
         for start, data in self._parts:
             memory[start : start + len(data)] = data
         if self._pool:
-            memory[self._size : self.size] = b"".join(self._pool)
+            memory[self._size : self.size] = self._pool
 
 
 def _addresses(offsets: Sequence[int | None], base: int) -> list[int]:

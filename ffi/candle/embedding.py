@@ -162,7 +162,7 @@ def embed_batched(context: Context, text: Text, model_type: Name, target_dim: in
     started = time.perf_counter()
     model = named(model_type, (EmbeddingModel.QWEN3,))
     handle = context.slots.first(context.row.slots)
-    values, tokens = _vectors(context, handle, [text], target_dim, 0)
+    values, tokens = _vectors(context, model, handle, [text], target_dim)
     return _vector(values[0], model, tokens[0], started)
 
 
@@ -171,7 +171,7 @@ def _embed(
 ) -> Vector:
     started = time.perf_counter()
     model, handle = _first(context, choice)
-    values, _ = _vectors(context, handle, [text], target_dim, layer)
+    values, _ = _vectors(context, model, handle, [text], target_dim, layer)
     return _vector(values[0], model, words, started)
 
 
@@ -196,7 +196,7 @@ def compare_embeddings(
     else:
         choice = (named(model_type, _COMPARED),)
     model, handle = _first(context, choice)
-    values, _ = _vectors(context, handle, [text1, text2], target_dim, 0)
+    values, _ = _vectors(context, model, handle, [text1, text2], target_dim)
     (cosine,) = cosines(values)
     return Cosine(
         similarity=cosine,
@@ -222,7 +222,7 @@ def rank_embeddings(
     else:
         choice = (named(model_type, _COMPARED),)
     model, handle = _first(context, choice)
-    values, _ = _vectors(context, handle, texts, target_dim, 0)
+    values, _ = _vectors(context, model, handle, texts, target_dim)
     scores = cosines(values)
     matches = [Match(index, scores[index]) for index in best(scores, top_k)]
     return Matches(
@@ -277,17 +277,29 @@ def _nothing_loaded(models: Iterable[EmbeddingModel]) -> NotFoundError:
 
 
 def _vectors(
-    context: Context, handle: int, texts: Sequence[bytes], target_dim: int, target_layer: int
+    context: Context,
+    model: EmbeddingModel,
+    handle: int,
+    texts: Sequence[bytes],
+    target_dim: int,
+    target_layer: int = 0,
 ) -> tuple[Float32, Sequence[int]]:
     """Return float32[n, dimension] of unit length, and the tokens of each text.
 
     Any number of dimensions up to the model's own is served, as a prefix that is scaled to unit
     length: callers ask for those of their model's training, which its files often do not list.
-    Raise where any text fails.
+    More than that are the whole vector, as in candle-binding, but for mmBERT an error: a caller
+    that is routed knows not whose dimensions to ask for. Raise where any text fails.
     """
     registry = context.slots.registry
     if target_dim > 0:  # better known before the run than after it
-        check_dimension(target_dim, registry.info(handle).dimension)
+        width = registry.info(handle).dimension
+        if target_dim > width and model is not EmbeddingModel.MMBERT:
+            context.slots.tell_once(
+                handle, "more than its {0.dimension} dimensions were asked for; all are given"
+            )
+            target_dim = 0
+        check_dimension(target_dim, width)
     options = _OPTIONS
     if target_layer > 0:
         options = RunOptions(normalize=Normalize.ON, prompt_name="", layer=target_layer)

@@ -18,27 +18,27 @@ from .context import Context, Verb
 _UNKNOWN = "UNKNOWN_PII"
 
 
-class Entity(NamedTuple):
-    """One entity; ``start`` and ``end`` are half-open bytes of the text."""
+class Found(NamedTuple):
+    """Entities by field; ``start`` and ``end`` are half-open bytes of the text."""
 
-    entity_type: str
-    start: int
-    end: int
-    text: bytes
-    confidence: float
+    entity_type: Sequence[str]
+    start: Sequence[int]
+    end: Sequence[int]
+    text: Sequence[bytes]
+    confidence: Sequence[float]
 
 
 class Entities(NamedTuple):
     """The entities of one text."""
 
-    entities: Sequence[Entity]
+    entities: Found
     num_entities: int
 
 
 def find_entities(context: Context, text: Text) -> Entities:
     """Answer with the model in the first slot of the row that holds one."""
-    labels, result = _ask(context, text)
-    return _entities(context, text, result, labels, result.labels)
+    result = _ask(context, text)
+    return _entities(context, text, result, result.labels)
 
 
 def find_entities_with(context: Context, text: Text, labels: Name) -> Entities:
@@ -59,18 +59,17 @@ def find_entities_named_by(context: Context, text: Text, config_path: Name) -> E
     Raise NotFoundError or BadArtifactError where the file has none.
     """
     names = _names(file_identity(Path(config_path)))
-    labels, result = _ask(context, text)
-    return _entities(context, text, result, labels, _renamed(labels, names))
+    result = _ask(context, text)
+    return _entities(context, text, result, _renamed(result.model_labels, names))
 
 
-def _ask(context: Context, text: Text) -> tuple[tuple[str, ...], TokenClassification]:
-    """Return the labels of the model that answered, and what it did."""
+def _ask(context: Context, text: Text) -> TokenClassification:
     slots = context.slots
     handle = slots.first(context.row.slots)
     options = _options(context.row.threshold, slots.long_text())
     result = slots.registry.classify_tokens(handle, [text], options)
     slots.note_cuts(handle, result)
-    return slots.registry.info(handle).labels, result
+    return result
 
 
 @lru_cache(maxsize=16)
@@ -79,27 +78,24 @@ def _options(threshold: float, long_text: LongText) -> RunOptions:
 
 
 def _entities(
-    context: Context,
-    text: bytes,
-    result: TokenClassification,
-    labels: tuple[str, ...],
-    names: Sequence[str],
+    context: Context, text: bytes, result: TokenClassification, names: Sequence[str]
 ) -> Entities:
     """Name the entities; where no label is ``O``, those of label 0 are none."""
-    columns = (result.label_index, result.start, result.end, result.score)
-    quiet = -1 if "O" in labels else 0  # types are in the order of the labels
-    found = [
-        Entity(names[kind], start, end, text[start:end], score)
-        for kind, start, end, score in zip(*(c.tolist() for c in columns), strict=True)
-        if kind != quiet
-    ]
-    most = context.row.most or len(found)
-    if len(found) > most:
+    kinds, starts, ends, scores = result.label_index, result.start, result.end, result.score
+    if "O" not in result.model_labels:  # types are in the order of the labels
+        kept = kinds != 0
+        kinds, starts, ends, scores = kinds[kept], starts[kept], ends[kept], scores[kept]
+    found, most = len(kinds), context.row.most
+    if 0 < most < found:
         context.slots.registry.log.warning(
-            f"{context.row.function}: {len(found)} entities, of which the caller has room for "
-            f"{most}; send shorter texts"
+            f"{context.row.function}: {found} entities, of which the caller has room for {most}; "
+            "send shorter texts"
         )
-    return Entities(found[:most], min(len(found), most))
+        kinds, starts, ends, scores = kinds[:most], starts[:most], ends[:most], scores[:most]
+    first, last = starts.tolist(), ends.tolist()
+    types = [names[kind] for kind in kinds.tolist()]
+    parts = [text[start:end] for start, end in zip(first, last, strict=True)]
+    return Entities(Found(types, first, last, parts, scores.tolist()), len(types))
 
 
 @lru_cache(maxsize=16)

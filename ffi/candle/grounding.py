@@ -1,6 +1,6 @@
 """Verbs that check an answer against its context: hallucinations and inference."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,17 +29,18 @@ _JUDGEMENTS: Mapping[int, tuple[int, str]] = {
 }
 _FAILED = "NLI classification failed, see the log"
 _ALONE = "Unsupported claim detected"
+_INK = frozenset(range(0x21, 0x7F))  # bytes that are characters of their own and no blanks
 _SURE = 0.8  # of a span, where there is no inference: severity 3 above, else 2
 
 
-class Span(NamedTuple):
-    """A part of an answer; ``start`` and ``end`` are half-open bytes of the answer."""
+class Spans(NamedTuple):
+    """Parts of an answer by field; ``start`` and ``end`` are half-open bytes of the answer."""
 
-    text: bytes
-    start: int
-    end: int
-    confidence: float
-    label: str = _LABEL
+    text: Sequence[bytes]
+    start: Sequence[int]
+    end: Sequence[int]
+    confidence: Sequence[float]
+    label: Sequence[str]
 
 
 class Detection(NamedTuple):
@@ -47,7 +48,7 @@ class Detection(NamedTuple):
 
     has_hallucination: bool
     confidence: float
-    spans: Sequence[Span]
+    spans: Spans
     num_spans: int
     error: bool = False
     error_message: None = None
@@ -102,43 +103,62 @@ def detect_hallucinations(
     if question:
         source = Text(source + b" Question: " + question)
     result = slots.registry.classify_token_pairs(handle, [source], [answer], _TOKENS)
-    spans = list(_spans(answer, result, threshold if 0 < threshold <= 1 else DEFAULT_THRESHOLD))
-    confidence = max((span.confidence for span in spans), default=1.0)
-    return Detection(bool(spans), confidence, spans, len(spans))
+    spans = _spans(answer, result, threshold if 0 < threshold <= 1 else DEFAULT_THRESHOLD)
+    count = len(spans.text)
+    return Detection(count > 0, max(spans.confidence, default=1.0), spans, count)
 
 
-def _spans(answer: bytes, result: TokenClassification, threshold: float) -> Iterator[Span]:
-    """Yield the runs of tokens whose likeliest label is not the quiet one and likely enough.
+def _spans(answer: bytes, result: TokenClassification, threshold: float) -> Spans:
+    """Return the runs of tokens whose likeliest label is not the quiet one and likely enough.
 
     Tokens without width neither break nor extend a span; blanks at its ends are no part of it.
     """
     quiet = quiet_label(result.labels)
-    least = float(np.float32(threshold))  # as the scores are
-    first: int | None = None
-    last, confidence = 0, 0.0
+    least = _as_float32(threshold)
+    starts: list[int] = []
+    ends: list[int] = []
+    scores: list[float] = []
+    inside = False
     columns = (result.label_index, result.score, result.start, result.end)
     for label, score, start, end in zip(*(c.tolist() for c in columns), strict=True):
         if start >= end:
             continue
         if label != quiet and score >= least:
-            if first is None:
-                first, last, confidence = start, end, score
-            last, confidence = max(last, end), max(confidence, score)
-        elif first is not None:
-            yield from _trimmed(answer, first, last, confidence)
-            first = None
-    if first is not None:
-        yield from _trimmed(answer, first, last, confidence)
+            if not inside:
+                starts.append(start)
+                ends.append(end)
+                scores.append(score)
+                inside = True
+                continue
+            if end > ends[-1]:
+                ends[-1] = end
+            if score > scores[-1]:
+                scores[-1] = score
+        else:
+            inside = False
+    for index in reversed(range(len(starts))):
+        start, end = starts[index], ends[index]
+        if answer[start] in _INK and answer[end - 1] in _INK:
+            continue
+        starts[index], ends[index] = _trimmed(answer, start, end)
+        if starts[index] == ends[index]:
+            del starts[index], ends[index], scores[index]
+    texts = [answer[start:end] for start, end in zip(starts, ends, strict=True)]
+    return Spans(texts, starts, ends, scores, [_LABEL] * len(texts))
 
 
-def _trimmed(answer: bytes, start: int, end: int, confidence: float) -> Iterator[Span]:
-    """Yield the span without the blanks at its ends; nothing where it is blank."""
+@lru_cache(maxsize=16)
+def _as_float32(threshold: float) -> float:
+    """Return a threshold rounded as the scores are."""
+    return float(np.float32(threshold))
+
+
+def _trimmed(answer: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return a range without the blanks at its ends."""
     text = answer[start:end].decode()
-    bare = text.strip()
-    if bare:
-        start += len(text[: len(text) - len(text.lstrip())].encode())
-        part = bare.encode()
-        yield Span(part, start, start + len(part), confidence)
+    bare = text.lstrip()
+    start = end - len(bare.encode())
+    return start, start + len(bare.rstrip().encode())
 
 
 def infer(context: Context, premise: Text, hypothesis: Text) -> Inference:
@@ -183,9 +203,13 @@ def explain_hallucinations(
     """Detect hallucinations, and ask the inference how the source relates to each of them."""
     found = detect_hallucinations(context, source, question, answer, threshold)
     premise = source + b" " + question if question else source
-    inferences = _infer_spans(context, premise, found.spans) if found.spans else []
+    texts, starts, ends, scores, _ = found.spans
+    inferences = _infer_spans(context, premise, texts) if texts else []
     spans = [
-        _explained(span, inference) for span, inference in zip(found.spans, inferences, strict=True)
+        _explained(text, start, end, score, inference)
+        for text, start, end, score, inference in zip(
+            texts, starts, ends, scores, inferences, strict=True
+        )
     ]
     confidence = max(
         (max(span.hallucination_confidence, span.nli_confidence) for span in spans), default=1.0
@@ -194,7 +218,7 @@ def explain_hallucinations(
 
 
 def _infer_spans(
-    context: Context, premise: bytes, spans: Sequence[Span]
+    context: Context, premise: bytes, spans: Sequence[bytes]
 ) -> Sequence[Inference | str]:
     """Return for each span the inference, or in words why there is none."""
     slots = context.slots
@@ -203,9 +227,7 @@ def _infer_spans(
         handle = slots.find(slot)
         if handle is None:
             return [_ALONE] * len(spans)
-        result = slots.registry.classify_pairs(
-            handle, [premise] * len(spans), [span.text for span in spans]
-        )
+        result = slots.registry.classify_pairs(handle, [premise] * len(spans), spans)
     except SemanticError as error:
         _warn(context, slot, error)
         return [_FAILED] * len(spans)
@@ -223,7 +245,9 @@ def _warn(context: Context, slot: str, error: SemanticError) -> None:
     )
 
 
-def _explained(span: Span, inference: Inference | str) -> ExplainedSpan:
+def _explained(
+    text: bytes, start: int, end: int, score: float, inference: Inference | str
+) -> ExplainedSpan:
     if isinstance(inference, Inference):
         kind, share = inference.label, inference.confidence
         severity, words = _JUDGEMENTS[kind]
@@ -231,12 +255,9 @@ def _explained(span: Span, inference: Inference | str) -> ExplainedSpan:
     else:
         kind, share, severity, explanation = NEUTRAL, 0.0, 2, inference
         if inference == _ALONE:
-            severity = 3 if span.confidence > _SURE else 2
-            explanation = f"{inference} ({span.confidence:.1%})"
-    return ExplainedSpan(
-        *(span.text, span.start, span.end, span.confidence),
-        *(kind, share, severity, explanation),
-    )
+            severity = 3 if score > _SURE else 2
+            explanation = f"{inference} ({score:.1%})"
+    return ExplainedSpan(text, start, end, score, kind, share, severity, explanation)
 
 
 VERBS: tuple[Verb, ...] = (detect_hallucinations, infer, explain_hallucinations)

@@ -8,6 +8,7 @@ model that a rule prefers, followed by those that answer where it is not loaded.
 from collections.abc import Collection, Sequence
 from enum import IntEnum
 
+from libsemantic.engine.config import DEFAULT_MAX_TEXT_BYTES
 from libsemantic.engine.errors import InvalidArgumentError, TooLongError
 
 SHORT_WORDS = 512
@@ -45,7 +46,15 @@ def named(name: str, allowed: Collection[EmbeddingModel] = tuple(EmbeddingModel)
 
 
 def count_words(text: bytes) -> int:
-    """Count the parts of a UTF-8 text between white space."""
+    """Count the parts of a UTF-8 text between white space.
+
+    Raise TooLongError above the bytes that models take: a list of its words could be enormous.
+    """
+    if len(text) > DEFAULT_MAX_TEXT_BYTES:
+        raise TooLongError(
+            f"the text has {len(text)} bytes, at most {DEFAULT_MAX_TEXT_BYTES} are taken; send a "
+            "shorter one"
+        )
     return len(text.decode("utf-8", "replace").split())
 
 

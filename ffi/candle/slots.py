@@ -11,8 +11,10 @@ from libsemantic.engine.config import Demands, LoadOptions, LongText, Task
 from libsemantic.engine.errors import (
     AlreadyExistsError,
     ClosedError,
+    DeadlineError,
     InvalidArgumentError,
     NotFoundError,
+    NotReadyError,
 )
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Result
@@ -22,6 +24,7 @@ from .table import ROWS, SLOTS, VECTORS, Slot
 
 TOKEN_LIMIT = "SEMANTIC_CANDLE_MAX_TOKENS"
 DEFAULT_TOKEN_LIMIT = 8192
+_NAMES = {slot: Slot.model_name(slot) for slot in SLOTS}
 _UNDO_MS = 60_000
 _DIGITS = re.compile("[0-9]{1,10}")
 
@@ -64,7 +67,8 @@ class Slots:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._locks = {slot: threading.Lock() for slot in SLOTS}
-        self._told: set[int] = set()
+        self._told: set[tuple[int, str]] = set()
+        self._long_text = LongText.CUT if os.environ.get(TOKEN_LIMIT) else LongText.AUTO
 
     def load(self, slot: str, path: str, use_cpu: bool) -> None:
         """Load the model of a slot, unless it holds that folder already.
@@ -86,7 +90,8 @@ class Slots:
                         loaded.append(handle)
             except BaseException:
                 for handle in loaded:
-                    with suppress(ClosedError):  # by a cleanup
+                    # By a cleanup, or later: what is raised is why the load failed.
+                    with suppress(ClosedError, DeadlineError):
                         self.registry.unload(handle, _UNDO_MS)
                 raise
 
@@ -129,36 +134,53 @@ class Slots:
         Raise NotReadyError while the model loads or stops.
         """
         try:
-            return self.registry.find(Slot.model_name(slot))
+            return self.registry.find(_NAMES[slot])
         except NotFoundError:
             return None
 
     def first(self, slots: Sequence[str]) -> int:
-        """Return the handle of the first of these slots that holds a model.
+        """Return the handle of the first of these slots that holds a model that is ready.
 
-        Raise NotFoundError where none does.
+        Raise NotReadyError where one loads or stops and no other is ready, NotFoundError where
+        all are empty.
         """
+        busy = ""
         for slot in slots:
-            handle = self.find(slot)
-            if handle is not None:
-                return handle
+            try:
+                handle = self.find(slot)
+            except NotReadyError:
+                busy = busy or slot
+            else:
+                if handle is not None:
+                    return handle
+        if busy and (handle := self.find(busy)) is not None:
+            return handle
         names = " and ".join(Slot.model_name(slot) for slot in slots)
         remedy = " or ".join(dict.fromkeys(_LOADERS[slot] for slot in slots))
         raise NotFoundError(f"no model is loaded as {names}; call {remedy} first")
 
     def long_text(self) -> LongText:
         """Return what becomes of a long text: where a limit was set, any is cut."""
-        return LongText.CUT if os.environ.get(TOKEN_LIMIT) else LongText.AUTO
+        return self._long_text
 
     def note_cuts(self, handle: int, result: Result) -> None:
         """Tell in the log of the first text that was cut for a model."""
-        if 1 in result.rows.truncated and handle not in self._told:
-            self._told.add(handle)
-            info = self.registry.info(handle)
-            self.registry.log.warning(
-                f"{info.name}: a text was cut at {info.max_tokens} tokens; this is told once, the "
-                "statistics count all"
+        if 1 in result.rows.truncated:
+            self.tell_once(
+                handle, "a text was cut at {0.max_tokens} tokens; the statistics count all"
             )
+
+    def tell_once(self, handle: int, words: str) -> None:
+        """Tell something of a model in the log, the first time; its info is ``{0}`` in the words.
+
+        A model that is gone is told nothing of: its answer is good all the same.
+        """
+        if (handle, words) in self._told:
+            return
+        self._told.add((handle, words))
+        with suppress(ClosedError, NotReadyError):
+            info = self.registry.info(handle)
+            self.registry.log.warning(f"{info.name}: {words.format(info)}; this is told once")
 
 
 def require_all(result: Result) -> None:

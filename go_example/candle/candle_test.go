@@ -6,29 +6,21 @@ import (
 	"encoding/json"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/libsemantic/libsemantic/go_example/internal/program"
 )
 
 const text = "My email is jane.roe@example.org and I live in Zürich"
 
-func models(t *testing.T) string {
-	t.Helper()
-	folder := os.Getenv("SEMANTIC_TEST_MODELS")
-	if folder == "" {
-		t.Fatal("SEMANTIC_TEST_MODELS is not set; set it to the folder tests/golden/models of the repository")
-	}
-	return folder
-}
-
 func folder(t *testing.T, name string) string {
 	t.Helper()
-	return filepath.Join(models(t), name)
+	return filepath.Join(program.Models(t), name)
 }
 
 type golden struct {
@@ -446,16 +438,7 @@ func TestCallersAtOnce(t *testing.T) {
 }
 
 func TestTheProgramAnswers(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "candle")
-	if output, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	run := func(args ...string) (string, error) {
-		command := exec.Command(program, args...)
-		command.Env = []string{}
-		output, err := command.CombinedOutput()
-		return string(output), err
-	}
+	run := program.Build(t)
 	domain, pii, encoder := folder(t, "modernbert-seq-cls"), folder(t, "bert-token"), folder(t, "mmbert-embed-mean")
 	output, err := run(domain, pii, encoder, text)
 	shares, winner := softmax(cases(t, "modernbert-seq-cls")[3].Logits)

@@ -532,13 +532,42 @@ def test_label_ids_in_any_order(candle: Candle, copy_golden: Copy) -> None:
         assert found["intent_results"][0]["category"] == NAMES[winner]
 
 
-@pytest.mark.parametrize("missing", ["0", "3", "6"])
+@pytest.mark.parametrize("missing", ["0", "3"])
 def test_label_ids_with_a_gap(candle: Candle, copy_golden: Copy, missing: str) -> None:
-    """Names never move to another class: a gap is refused."""
+    """Names never move to another class: what has none is named by its index."""
     table = {key: name for key, name in SORTED.items() if key != missing}
     folder = copy_golden("bert-seq", {"config.json": {"id2label": table, "label2id": None}})
-    slot = SLOT_OF_INIT["init_classifier"]
-    assert candle.script(slot.init_line(folder)) == [False]
+    security, tokens = MODELS / "deberta-v3-seq", MODELS / "modernbert-token"
+    assert candle("init_lora_unified_classifier", folder, tokens, security, "bert", True) is True
+    assert candle.script(SLOT_OF_INIT["init_classifier"].init_line(folder)) == [True]
+    expected = dict(enumerate(NAMES)) | {int(missing): f"LABEL_{missing}"}
+    winners = set()
+    for case in cases_of("bert-seq"):
+        if case.get("token_count", 0) > 64:  # the folder declares no more
+            continue
+        winner = int(softmax(case["logits"]).argmax())
+        winners.add(winner)
+        assert candle("classify_text", case["text"])["predicted_class"] == winner
+        found = candle("classify_batch_with_lora", [case["text"]], 1)
+        assert found["intent_results"][0]["category"] == expected[winner]
+    assert len(winners) > 1
+
+
+@pytest.mark.parametrize(
+    ("init", "folder", "missing"),
+    [
+        ("init_classifier", "bert-seq", "6"),  # six names, seven outputs
+        ("init_candle_bert_token_classifier", "bert-token", "3"),  # entities need their types
+        ("init_mmbert_32k_pii_classifier", "modernbert-token", "0"),
+    ],
+)
+def test_label_ids_that_cannot_be_completed(
+    candle: Candle, copy_golden: Copy, init: str, folder: str, missing: str
+) -> None:
+    config = json.loads((MODELS / folder / "config.json").read_text())
+    table = {key: name for key, name in config["id2label"].items() if key != missing}
+    copy = copy_golden(folder, {"config.json": {"id2label": table, "label2id": None}})
+    assert candle.script(SLOT_OF_INIT[init].init_line(copy)) == [False]
     assert candle.stats()["models"] == []
 
 
@@ -624,10 +653,43 @@ def test_inference_labels_in_another_order(candle: Candle, copy_golden: Copy) ->
 
 
 def test_more_dimensions_than_there_are(candle: Candle) -> None:
+    """The whole vector, as in candle-binding; but for mmBERT an error, there as here."""
     load_embeddings(candle)
     name = "get_embedding_with_model_type"
     for model, dimension in itertools.product(("qwen3", "gemma", "mmbert"), (65, 1000, 2**31 - 1)):
-        check_failed(name, candle(name, "math", model, dimension, OUT))
+        answer = candle(name, "math", model, dimension, OUT)
+        if model == "mmbert":
+            check_failed(name, answer)
+            continue
+        whole = candle(name, "math", model, 0, OUT)
+        assert answer["status"] == 0
+        assert answer["result"]["length"] == 64
+        assert answer["result"]["data"] == whole["result"]["data"]
+
+
+def test_more_dimensions_in_comparisons(candle: Candle) -> None:
+    load_embeddings(candle)
+    for model in ("qwen3", "gemma"):
+        pair = [
+            candle("calculate_embedding_similarity", "math", "law", model, dimension, OUT)
+            for dimension in (0, 64, 65)
+        ]
+        assert {each["status"] for each in pair} == {0}
+        assert len({each["result"]["similarity"] for each in pair}) == 1
+        ranked = [
+            candle("calculate_similarity_batch", "math", ["law", "x"], 2, 0, model, dimension, OUT)
+            for dimension in (0, 65)
+        ]
+        assert ranked[0]["result"]["matches"] == ranked[1]["result"]["matches"] != []
+
+
+def test_more_dimensions_are_told_once(driver: Path) -> None:
+    ask = line("get_embedding_with_model_type", "math", "qwen3", 65, OUT)
+    said = in_a_process(
+        driver, line("init_embedding_models", MODELS / "qwen3-embed-last", None, True), ask, ask
+    )
+    assert said.errors.count("64 dimensions were asked for") == 1
+    assert "candle/qwen3" in said.errors
 
 
 # ---- What configurations say -----------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 For each verb a process of its own, in C, that loads what is needed and calls N times. The
 resident memory after the last tenth of the calls may be above that after the second tenth by 1 %
-or 4 MB, whichever is more; nothing may be left unfreed. Calls that fail are verbs of their own.
+or 4 MB, whichever is more; nothing may be left unfreed, and the last call of each tenth answers
+what the very first one did. Calls that fail are verbs of their own.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from ..abi.candle import (
     OUT,
     SLOT_OF_INIT,
     TEXT,
+    Answer,
     Raw,
     compile_driver,
     doubles,
@@ -118,16 +120,27 @@ VERBS: Mapping[str, Verb] = {
 def grown(driver: Path, verb: Verb, calls: int) -> tuple[int, int]:
     """Call so often; return the resident bytes after the second and after the last tenth."""
     tenth = (f"repeat {max(1, calls // 10)} {verb.call}", "resident")
-    script = (*verb.before, *tenth * 10, "stats")
+    script = (*verb.before, f"repeat 1 {verb.call}", *tenth * 10, "stats")
     answers = in_a_process(driver, *script, seconds=60 + calls / 50).answers
     assert answers[: len(verb.before)] == [
         answer if isinstance(answer, str) else True for answer in answers[: len(verb.before)]
     ]
     stats = answers.pop()
     assert "selector" in verb.call or stats["unfreed"] == 0, stats
-    resident = answers[len(verb.before) + 1 :: 2]
+    first, *rest = answers[len(verb.before) :]
+    resident = rest[1::2]
     assert len(resident) == 10
+    assert all(_timeless(answer) == _timeless(first) for answer in rest[::2]), (first, rest)
     return resident[1], resident[9]
+
+
+def _timeless(answer: Answer) -> Answer:
+    """Return an answer without the time that it took."""
+    if not isinstance(answer, dict):
+        return answer
+    return {
+        name: _timeless(value) for name, value in answer.items() if name != "processing_time_ms"
+    }
 
 
 def check(name: str, second: int, last: int) -> None:

@@ -3,16 +3,33 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 from cffi import FFI
 
 from libsemantic.engine.config import RunOptions
-from libsemantic.engine.errors import BadArtifactError, InvalidArgumentError, NotFoundError
+from libsemantic.engine.errors import (
+    BadArtifactError,
+    ClosedError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotReadyError,
+    SemanticError,
+    TooLongError,
+)
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Rows, TokenClassification
-from libsemantic.ffi.candle import batches, finding, grounding, loading, variants
+from libsemantic.ffi.candle import (
+    batches,
+    classifying,
+    finding,
+    grounding,
+    loading,
+    routing,
+    variants,
+)
 from libsemantic.ffi.candle.answers import Interned
 from libsemantic.ffi.candle.arguments import Name, Text, Texts
 from libsemantic.ffi.candle.attach import VERBS
@@ -242,8 +259,8 @@ def test_entities_have_names(context: Callable[[str], Context], copy_golden: Cop
     folder = copy_golden("modernbert-token", {"config.json": plain})
     assert loading.load(context("init_mmbert_32k_pii_classifier"), Name(str(folder)), True)
     found = finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT)
-    assert "LABEL_0" not in {entity.entity_type for entity in found.entities}
-    assert found.num_entities == len(found.entities) > 5
+    assert "LABEL_0" not in found.entities.entity_type
+    assert found.num_entities == len(found.entities.start) > 5
 
 
 # ---- variants of ModernBERT
@@ -329,21 +346,17 @@ def test_types_are_named_by_the_file(tmp_path: Path, context: Callable[[str], Co
     folder = GOLDEN / "modernbert-token"
     loading.load(context("init_modernbert_pii_token_classifier"), Name(str(folder)), True)
     own = finding.find_entities_named_by(where, TEXT, Name(str(folder / "config.json")))
-    assert {entity.entity_type for entity in own.entities} == {"EMAIL", "PERSON", "LOCATION"}
+    assert set(own.entities.entity_type) == {"EMAIL", "PERSON", "LOCATION"}
     path = tmp_path / "labels.json"
     # Unsorted, with a gap, and without LOCATION.
     table = {"4": "I-NAME", "1": "B-MAIL", "3": "B-NAME", "10": "other", "x": "y"}
     path.write_text(json.dumps({"id2label": table}))
     named = finding.find_entities_named_by(where, TEXT, Name(str(path)))
     names = {"EMAIL": "MAIL", "PERSON": "NAME", "LOCATION": "UNKNOWN_PII"}
-    assert [entity.entity_type for entity in named.entities] == [
-        names[entity.entity_type] for entity in own.entities
-    ]
+    assert named.entities.entity_type == [names[name] for name in own.entities.entity_type]
     path.write_text(json.dumps({"id2label": {"0": "O", "5": "B-PLACE"}}))  # read anew
-    assert "PLACE" in {
-        entity.entity_type
-        for entity in finding.find_entities_named_by(where, TEXT, Name(str(path))).entities
-    }
+    again = finding.find_entities_named_by(where, TEXT, Name(str(path)))
+    assert "PLACE" in again.entities.entity_type
     for content in ("{}", '{"id2label": {}}', '{"id2label": []}'):
         path.write_text(content)
         with pytest.raises(BadArtifactError):
@@ -355,10 +368,65 @@ def test_entities_slice_the_text_by_bytes(context: Callable[[str], Context]) -> 
         context("init_mmbert_32k_pii_classifier"), Name(str(GOLDEN / "modernbert-token")), True
     )
     found = finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT)
-    assert found.num_entities == len(found.entities) > 10
-    for entity in found.entities:
-        assert entity.text == TEXT[entity.start : entity.end]
-        assert entity.text.decode().strip() == entity.text.decode()
+    entities = found.entities
+    assert found.num_entities == len(entities.text) > 10
+    for text, start, end in zip(entities.text, entities.start, entities.end, strict=True):
+        assert text == TEXT[start:end]
+        assert text.decode().strip() == text.decode()
+
+
+# ---- models that change while they are asked
+
+
+@pytest.mark.parametrize("error", [ClosedError, NotReadyError])
+def test_an_answer_stands_though_its_model_goes(
+    context: Callable[[str], Context],
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[SemanticError],
+) -> None:
+    """What is asked of the registry after an answer is there cannot take it away."""
+    for init, folder in (
+        ("init_mmbert_32k_pii_classifier", "modernbert-token"),
+        ("init_modernbert_classifier", "modernbert-seq-cls"),
+    ):
+        loading.load(context(init), Name(str(GOLDEN / folder)), True)
+    where, long = context("classify_modernbert_text"), Text(b"math " * 9000)
+
+    def gone(handle: int) -> NoReturn:
+        raise error(f"model {handle} is gone")
+
+    monkeypatch.setattr(registry, "info", gone)
+    assert finding.find_entities(context("classify_mmbert_32k_pii_tokens"), TEXT).num_entities > 10
+    assert classifying.classify(where, long).predicted_class >= 0  # it is cut, which is told
+
+
+def test_a_place_that_loads_leaves_the_answer_to_the_next(
+    context: Callable[[str], Context], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = context("classify_candle_bert_tokens")
+    folder = Name(str(GOLDEN / "modernbert-token"))
+    loading.load(context("init_modernbert_pii_token_classifier"), folder, True)
+    found = finding.find_entities(where, TEXT)
+    ready = registry.find
+
+    def find(name: str) -> int:
+        if name == "candle/candle-bert-token":
+            raise NotReadyError("it is loading")
+        return ready(name)
+
+    monkeypatch.setattr(registry, "find", find)
+    assert finding.find_entities(where, TEXT) == found
+    handle = ready("candle/modernbert-pii-token")
+    registry.unload(handle, 1000)
+    with pytest.raises(NotReadyError):
+        finding.find_entities(where, TEXT)
+
+
+def test_words_of_enormous_texts_are_not_counted() -> None:
+    assert routing.count_words(b"ab " * 300_000) == 300_000
+    with pytest.raises(TooLongError, match="at most 1048576"):
+        routing.count_words(b"ab " * 400_000)
 
 
 # ---- hallucinations and inference
@@ -379,14 +447,21 @@ def tokens(*items: tuple[int, int, int, float]) -> TokenClassification:
         start=starts.astype(np.int64),
         end=ends.astype(np.int64),
         probabilities=np.zeros((count, 2), np.float32),
+        model_labels=("SUPPORTED", "HALLUCINATED"),
     )
 
 
 def spans_of(
     text: str, threshold: float, *items: tuple[int, int, int, float]
 ) -> list[tuple[str, int, float]]:
-    found = grounding._spans(text.encode(), tokens(*items), threshold)
-    return [(span.text.decode(), span.start, round(span.confidence, 2)) for span in found]
+    data = text.encode()
+    texts, starts, ends, scores, labels = grounding._spans(data, tokens(*items), threshold)
+    assert texts == [data[start:end] for start, end in zip(starts, ends, strict=True)]
+    assert labels == ["HALLUCINATED"] * len(texts)
+    return [
+        (part.decode(), start, round(score, 2))
+        for part, start, score in zip(texts, starts, scores, strict=True)
+    ]
 
 
 def test_neighbouring_tokens_form_one_span() -> None:

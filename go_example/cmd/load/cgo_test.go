@@ -13,15 +13,13 @@ import (
 	"testing"
 
 	"github.com/libsemantic/libsemantic/go_example/cmd/load/generate"
+	"github.com/libsemantic/libsemantic/go_example/internal/program"
 )
 
 // folders returns golden models and a file with three texts.
 func folders(t *testing.T, names ...string) settings {
 	t.Helper()
-	root := os.Getenv("SEMANTIC_TEST_MODELS")
-	if root == "" {
-		t.Fatal("SEMANTIC_TEST_MODELS is not set; set it to the folder tests/golden/models of the repository")
-	}
+	root := program.Models(t)
 	s := settings{texts: filepath.Join(t.TempDir(), "texts.json"), device: "cpu"}
 	texts := `[{"text": "math"}, {"text": "what is the sum", "tokens": 6}, {"text": "math"}]`
 	if err := os.WriteFile(s.texts, []byte(texts), 0o600); err != nil {
