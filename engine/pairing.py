@@ -13,7 +13,7 @@ from .batching import RunControl
 from .providers import CPU_PROVIDER, Device
 from .session import Feeds, OrtModel, Output, Runner, Value, Values
 
-_LARGE_BYTES = 256 << 20
+_LARGE_BYTES = 192 << 20  # below the smallest model of base size, a DistilBERT of 255 MiB
 
 
 class RunnerPair:

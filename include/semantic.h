@@ -161,7 +161,7 @@ typedef struct semantic_init_options {
                                  DEVICE_UNAVAILABLE with the reason */
     const char *environment;  /* folder of the Python environment; fixed once Python runs */
     int32_t intra_op_threads; /* threads of one run; default: the CPUs of the process. Where runs
-                                 meet, models of up to 256 MiB use one thread each */
+                                 meet, models of up to 192 MiB use one thread each */
     int32_t parallel_runs;    /* runs at a time on the CPUs, of all models together: more wait their
                                  turn, the oldest first; default: one more than the CPUs of the
                                  process, of which one model takes at most as many as those */

@@ -45,7 +45,7 @@ def test_a_run_that_is_alone_takes_the_wide_session() -> None:
 
 @pytest.mark.parametrize(
     ("threads", "runs", "mebibytes", "kind"),
-    [(1, 4, 256, Runner), (2, 1, 256, Runner), (2, 2, 256, RunnerPair), (2, 2, 257, Runner)],
+    [(1, 4, 192, Runner), (2, 1, 192, Runner), (2, 2, 192, RunnerPair), (2, 2, 193, Runner)],
 )
 def test_there_are_two_only_where_runs_of_several_threads_may_meet_and_weights_are_small(
     threads: int, runs: int, mebibytes: int, kind: type
