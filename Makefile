@@ -114,6 +114,7 @@ test-gpu: $(LIBRARY) models ## on a machine with an NVIDIA GPU: test and measure
 	$(MAKE) setup PROVIDER=gpu
 	folders=("$(CURDIR)"/build/env-gpu/lib/python3.*/site-packages/{nvidia/*/lib,tensorrt_libs}); \
 		export LD_LIBRARY_PATH="$$(IFS=:; echo "$${folders[*]}")$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"; \
+		export NVIDIA_TF32_OVERRIDE=0; \
 		$(call in_environment,gpu) -m pytest tests/providers/test_gpu.py $(PYTEST_ARGS); \
 		$(call in_environment,gpu) bench/devices.py cpu cuda tensorrt
 

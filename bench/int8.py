@@ -1,11 +1,14 @@
 """Measure int8 that the library makes of safetensors against fp32 of the same weights.
 
-    make bench
+    python bench/int8.py               # all but the families, as make bench does (3 minutes)
+    python bench/int8.py --families    # only the memory of every family in base size (5 minutes)
 
 1. Time of a run, one text, MiniLM and a model of ModernBERT-base's shape with random weights, one
    and two threads; every ratio is from one interleaved run.
 2. Memory: a load in a process of its own, against the bytes of the weights in float32.
 3. Quality on real weights: MiniLM on the sentences of tests/golden/sentences.txt, against fp32.
+
+At the end stands what was meant to be reached, and whether it was.
 """
 
 import argparse
@@ -16,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import numpy as np
+from family_shapes import SIZES
+from machine import describe
 from numpy.typing import NDArray
-from random_models import MODERNBERT_BASE, modernbert_shapes, write_model
+from random_models import write_model
+from report import ModelReport, targets_table
+from targets import INT8_LIMITS, Target
 
 from libsemantic.engine.batching import RunControl
 from libsemantic.engine.config import LoadOptions, Precision, Task
@@ -36,8 +41,10 @@ from libsemantic.engine.weights import read_weights
 ROOT = Path(__file__).resolve().parent.parent
 MINILM = ROOT / "build" / "models" / "minilm"
 SENTENCES = ROOT / "tests" / "golden" / "sentences.txt"
+LARGE = "ModernBERT-base"
 TOKENS = (32, 128, 512)
 THREADS = (1, 2)
+MEMORY, LOWEST, MEDIAN, NEIGHBOURS, TOGETHER = 0.35, 0.99, 0.997, 0.92, 1e-5
 
 Float32 = NDArray[np.float32]
 
@@ -56,10 +63,11 @@ def open_model(folder: Path, steps: int, threads: int) -> Runner:
     return Runner(model, Device("cpu", "cpu"), threads=threads)
 
 
-def compare_times(folder: Path, threads: int, seconds: float) -> Iterator[str]:
-    """Run both precisions in turn; yield one line for each length."""
+def compare_times(folder: Path, threads: int, seconds: float) -> dict[int, float]:
+    """Run both precisions in turn; print one line for each length and return the ratios."""
     runners = open_model(folder, 0, threads), open_model(folder, byte_steps(), threads)
     random = np.random.default_rng(1)
+    ratios = {}
     for tokens in TOKENS:
         ids = random.integers(1000, 30_000, (1, tokens))
         feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
@@ -77,10 +85,25 @@ def compare_times(folder: Path, threads: int, seconds: float) -> Iterator[str]:
         wall, cpu = (
             [statistics.median(values[2:]) for values in columns] for columns in (walls, cpus)
         )
-        yield (
+        ratios[tokens] = wall[1] / wall[0]
+        print(
             f"{tokens:>7} {threads:>8} {wall[0] * 1e3:>9.2f} {wall[1] * 1e3:>9.2f} "
-            f"{wall[1] / wall[0]:>6.2f} {cpu[1] / cpu[0]:>10.2f}"
+            f"{ratios[tokens]:>6.2f} {cpu[1] / cpu[0]:>10.2f}",
+            flush=True,
         )
+    return ratios
+
+
+def time_targets(title: str, folder: Path, seconds: float) -> list[Target]:
+    """Compare times with one thread and with two, for which no limit was set."""
+    targets = []
+    for threads in THREADS:
+        print(f"{title}\n tokens  threads   fp32 ms   int8 ms  ratio  CPU ratio")
+        for tokens, ratio in compare_times(folder, threads, seconds).items():
+            if threads == 1:
+                what = f"{tokens} tokens, int8 against fp32, one thread"
+                targets.append(Target(what, INT8_LIMITS[tokens], False, ratio))
+    return targets
 
 
 def resident(field: str) -> int:
@@ -91,36 +114,56 @@ def resident(field: str) -> int:
 
 
 def print_load(folder: Path, steps: int) -> None:
-    """Load in this process and print what that took."""
+    """Load in this process and print what that took, as JSON."""
     before, all_before, started = resident("RssAnon"), resident("VmRSS"), time.process_time()
     runner = open_model(folder, steps, 1)
     used = time.process_time() - started
     ids = np.full((1, 16), 1, np.int64)
     feeds = {name: np.ones_like(ids) * (name != "token_type_ids") for name in runner.inputs}
     runner.run(feeds, RunControl(()))
-    weights = sum(
-        4 * int(np.prod(tensor.shape))
-        for tensor in read_weights(folder).values()
-        if tensor.dtype in ("F32", "F16", "BF16")
-    )
-    print(
-        f"{'int8' if steps else 'fp32':>7} {weights / 2**20:>13.0f} "
-        f"{(resident('RssAnon') - before) / 2**20:>10.0f} "
-        f"{(resident('RssAnon') - before) / weights:>6.2f} "
-        f"{(resident('VmHWM') - all_before) / weights:>6.2f} {used:>6.2f}"
-    )
+    found = {
+        "weights": sum(
+            4 * int(np.prod(tensor.shape))
+            for tensor in read_weights(folder).values()
+            if tensor.dtype in ("F32", "F16", "BF16")
+        ),
+        "kept": resident("RssAnon") - before,
+        "resident": resident("VmRSS") - all_before,
+        "peak": resident("VmHWM") - all_before,
+        "seconds": used,
+    }
+    print(json.dumps(found))
 
 
-def compare_memory(folder: Path) -> None:
-    """Load each precision in a process of its own."""
-    print(f"{'':>7} {'fp32 bytes MiB':>13} {'kept MiB':>10} {'ratio':>6} {'peak':>6} {'CPU s':>6}")
+def memory_target(title: str, folder: Path) -> Target:
+    """Load each precision in a process of its own; print one line each."""
+    kept = 0.0
     for steps in (0, byte_steps()):
         command = [sys.executable, __file__, "--load", str(folder), "--steps", str(steps)]
-        print(subprocess.run(command, check=True, capture_output=True, text=True).stdout, end="")
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        kept, total, peak = (
+            found[name] / found["weights"] for name in ("kept", "resident", "peak")
+        )
+        print(
+            f"{title:>20} {'int8' if steps else 'fp32'} {found['weights'] / 2**20:>14.0f} "
+            f"{found['kept'] / 2**20:>9.0f} {kept:>6.2f} {total:>9.2f} {peak:>6.2f} "
+            f"{found['seconds']:>6.2f}",
+            flush=True,
+        )
+    return Target("memory of int8 against the bytes of the weights in fp32", MEMORY, False, kept)
 
 
-def compare_answers(folder: Path) -> None:
-    """Print how near int8 comes to fp32, and whether a text alone is the text in a batch."""
+def print_memory_head() -> None:
+    """Print the head of ``memory_target``'s lines."""
+    print(
+        f"{'loading':>25} {'fp32 bytes MiB':>14} {'kept MiB':>9} {'ratio':>6} {'resident':>9} "
+        f"{'peak':>6} {'CPU s':>6}"
+    )
+
+
+def compare_answers(folder: Path) -> list[Target]:
+    """Compare int8 with fp32, and a text alone with the same in a batch."""
     sentences = SENTENCES.read_text().splitlines()
     registry = Registry()
     handles = [
@@ -129,14 +172,16 @@ def compare_answers(folder: Path) -> None:
     ]
     expected, found = (registry.embed(handle, sentences).values for handle in handles)
     alone = np.concatenate([registry.embed(handles[1], [text]).values for text in sentences])
-    cosines = np.einsum("ij,ij->i", expected, found)
-    same = nearest(expected) == nearest(found)
-    print(
-        f"{len(sentences)} sentences: cosine at least {cosines.min():.4f}, median "
-        f"{np.median(cosines):.4f}, same nearest neighbour {same.mean():.1%}; alone against "
-        f"together at most {np.abs(alone - found).max():.1e}"
-    )
     registry.cleanup(10_000)
+    cosines = np.einsum("ij,ij->i", expected, found)
+    same = float((nearest(expected) == nearest(found)).mean())
+    of = f"of {len(sentences)} sentences, int8 against fp32"
+    return [
+        Target(f"lowest cosine {of}", LOWEST, True, float(cosines.min())),
+        Target(f"median cosine {of}", MEDIAN, True, float(np.median(cosines))),
+        Target(f"same nearest neighbour {of}", NEIGHBOURS, True, same),
+        Target("alone against together", TOGETHER, False, float(np.abs(alone - found).max())),
+    ]
 
 
 def nearest(vectors: Float32) -> NDArray[np.int64]:
@@ -147,31 +192,50 @@ def nearest(vectors: Float32) -> NDArray[np.int64]:
     return rows
 
 
+def family_reports() -> list[ModelReport]:
+    """Load every family in base size, one after the other."""
+    reports = []
+    print_memory_head()
+    for title, (config, shapes) in SIZES.items():
+        with tempfile.TemporaryDirectory() as name:
+            write_model(Path(name), config, shapes)
+            reports.append(ModelReport(title, (), (), targets=[memory_target(title, Path(name))]))
+    return reports
+
+
+def reports_of(minilm: Path, seconds: float) -> list[ModelReport]:
+    """Measure MiniLM and a model of ModernBERT-base's shape."""
+    with tempfile.TemporaryDirectory() as name:
+        large = Path(name)
+        write_model(large, *SIZES[LARGE])
+        folders = {minilm.name: minilm, f"{LARGE} shape": large}
+        targets = {title: time_targets(title, each, seconds) for title, each in folders.items()}
+        print_memory_head()
+        for title, folder in folders.items():
+            targets[title].append(memory_target(title, folder))
+    targets[minilm.name] += compare_answers(minilm)
+    return [ModelReport(title, (), (), targets=found) for title, found in targets.items()]
+
+
 def main() -> None:
-    """Print one table for each question."""
+    """Print the machine, what was measured, and what was to be reached."""
     parser = argparse.ArgumentParser(description="Measure int8 against fp32.")
     parser.add_argument("--model", type=Path, default=MINILM, help="a real embedding model")
-    parser.add_argument("--seconds", type=float, default=4.0, help="for each length, default 4")
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each length, default 8")
+    parser.add_argument("--families", action="store_true", help="only the memory of all families")
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.load:
         print_load(arguments.load, arguments.steps)
         return
-    with tempfile.TemporaryDirectory() as name:
-        large = Path(name)
-        write_model(large, MODERNBERT_BASE, modernbert_shapes(MODERNBERT_BASE))
-        print(f"int8 of {byte_steps()} steps; one caller, medians")
-        for (title, folder), threads in product(
-            ((arguments.model.name, arguments.model), ("ModernBERT-base shape", large)), THREADS
-        ):
-            print(f"{title}\n tokens  threads   fp32 ms   int8 ms  ratio  CPU ratio")
-            for line in compare_times(folder, threads, arguments.seconds):
-                print(line, flush=True)
-        for title, folder in ((arguments.model.name, arguments.model), ("ModernBERT-base", large)):
-            print(f"loading {title}, against the bytes of its weights in fp32")
-            compare_memory(folder)
-    compare_answers(arguments.model)
+    machine = describe({})
+    print("\n".join(machine.lines()))
+    print(f"int8 of {byte_steps()} steps; one caller, medians, wall and CPU time")
+    found = (
+        family_reports() if arguments.families else reports_of(arguments.model, arguments.seconds)
+    )
+    print(targets_table(found, quiet=machine.quiet))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Memory and threads of this process: what it has, and whether the system would give more."""
 
+import ctypes
 import mmap
 import os
 import resource
@@ -17,11 +18,22 @@ _UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 _NEVER = "2"  # the kernel promises only memory that it has (proc_sys_vm(5))
 # Less than this is refused only by a limit of the process, or where nothing is overcommitted.
 _SMALL_BYTES = 1 << 24
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc; other C libraries have none
 
 
 def resident_bytes() -> int:
     """Return the resident set size in bytes (``/proc/self/statm``, second field)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def give_back_freed() -> None:
+    """Return to the system what the C heap keeps of freed memory.
+
+    ONNX Runtime folds constants in pieces that lie between those it keeps, so that the heap does
+    not shrink by itself: of DeBERTa-v3 in int8 that was 60 MiB. It takes 4 ms after a load.
+    """
+    if _TRIM is not None:
+        _TRIM(0)
 
 
 def require_bytes(count: int, purpose: str) -> None:

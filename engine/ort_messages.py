@@ -17,7 +17,12 @@ SILENT = 4  # ONNX Runtime's "fatal": errors come as exceptions, not as lines on
 
 _TERMINATED = "terminate flag"
 _THREAD_REFUSED = "pthread_create failed"
-_OUT_OF_MEMORY = ("bad_alloc", "Failed to allocate", "failed to allocate")
+# Of the system, of an arena at its limit or in pieces, of a GPU, of its libraries.
+_OUT_OF_MEMORY = (
+    *("bad_alloc", "Failed to allocate", "failed to allocate"),
+    *("is smaller than requested bytes of", "Failed to find a free memory block"),
+    *("out of memory", "OutOfMemory", "STATUS_ALLOC_FAILED"),
+)
 # Where in its source a message comes from: file, line, and a function with its types.
 _PLACE = re.compile(
     r"/onnxruntime\w*/\S+:[0-9]+ .*?\)(?: const)?(?: \[with .*?>\])?(?: \[with [^]]*\])? ",
@@ -45,6 +50,11 @@ def load_error(error: Exception, device: Device) -> SemanticError:
     if _THREAD_REFUSED in str(error):
         return OutOfMemoryError(
             f"the system refused a thread of the model; {MORE_THREADS}, or lower intra_op_threads"
+        )
+    if memory_refused(error) and device.provider.memory:
+        return OutOfMemoryError(
+            f"device {device.place} refused the memory to load the model, of which arena_bytes "
+            f"lets it take {device.arena_bytes}; raise that, or free some"
         )
     if memory_refused(error):
         return OutOfMemoryError("the system refused the memory to load the model; free some")

@@ -4,6 +4,7 @@ A new provider is one row of ``PROVIDERS``. Nothing here asks ONNX Runtime; see 
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class Provider:
     Graphs that are built for it may hold com.microsoft operators if ``fused``, and branches and
     loops if ``branches``; bases are shared if it takes matrices of rank 0. ``precisions`` are what
     it computes in, ``lowers`` those that are an option of the provider and not of the graph, and
-    ``instructions`` what of the CPU must have one of for them.
+    ``instructions`` what of the CPU must have one of for them. Where ``exact_by`` is given, FP32
+    is rounded unless that environment variable is "0".
 
     ``memory`` is where values stay between runs, "" for the host's. ``batch_rows``,
     ``batch_tokens`` and ``parallel_runs`` (0: the CPUs of the process) are the defaults of a load;
@@ -51,6 +53,7 @@ class Provider:
     shares_bases: bool = True
     lowers: frozenset[Precision] = frozenset()
     instructions: Mapping[Precision, frozenset[str]] | None = None
+    exact_by: str = ""
     memory: str = ""
     batch_rows: int = 32
     batch_tokens: int = 256  # measured on CPU, batches pay only for short texts
@@ -132,7 +135,8 @@ def _tensorrt_options(device: Device, threads: int) -> Mapping[str, str]:
     return {
         "device_id": str(device.index),
         "trt_max_workspace_size": str(device.arena_bytes),
-        "trt_fp16_enable": "0",  # the graph says where it is float16
+        # Without it TensorRT refuses graphs in float16; with it, it rounds float32 ones too.
+        "trt_fp16_enable": str(int(device.precision is Precision.FP16)),
     }
 
 
@@ -145,6 +149,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {  # by kind of device; "auto" takes 
         library="libonnxruntime_providers_tensorrt.so",
         options=_tensorrt_options,
         precisions=_GPU,
+        exact_by="NVIDIA_TF32_OVERRIDE",  # TensorRT's own switch is not among the options
         numbered=True,
         fused=False,
         branches=False,
@@ -196,7 +201,7 @@ def resolve(
 
     ``installed`` are names of ONNX Runtime's providers; empty and 0 mean the default. Raise
     InvalidArgumentError for another name, DeviceUnavailableError for a provider that is not
-    installed, UnsupportedError for a precision that it does not compute in.
+    installed, UnsupportedError for a precision that it does not compute in, or would round.
     """
     form = _FORM.fullmatch(name or "auto")
     kind, index = form.groups() if form else ("", None)
@@ -221,6 +226,11 @@ def resolve(
                 f"arena_bytes is {arena_bytes}, but {each} computes in the memory of the process; "
                 "leave it 0"
             )
+        if _rounds(row, precision):
+            raise UnsupportedError(
+                f"{each} rounds FP32 to tf32 unless {row.exact_by} is 0 in the environment of the "
+                "process when it starts; set it, use precision FP16, or cuda"
+            )
         lacks = _lacks(each, precision)
         if not lacks:
             number, limit = int(index or 0), arena_bytes or DEFAULT_ARENA_BYTES
@@ -228,6 +238,12 @@ def resolve(
     if not devices:
         raise UnsupportedError("; ".join([*(_lacks(each, precision) for each in kinds), _REMEDY]))
     return tuple(devices)
+
+
+def _rounds(row: Provider, precision: Precision) -> bool:
+    """Tell whether a provider would round float32 where that was asked."""
+    asked = precision in (Precision.AUTO, Precision.FP32)
+    return asked and row.exact_by != "" and os.environ.get(row.exact_by) != "0"
 
 
 def _lacks(kind: str, precision: Precision) -> str:

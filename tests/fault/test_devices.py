@@ -28,8 +28,10 @@ from libsemantic.engine.errors import (
     BadArtifactError,
     DeviceUnavailableError,
     InterpreterError,
+    OutOfMemoryError,
     UnsupportedError,
 )
+from libsemantic.engine.ort_messages import run_error
 from libsemantic.engine.providers import PROVIDERS
 from libsemantic.engine.registry import Registry
 
@@ -302,6 +304,31 @@ def test_a_device_that_rounds_more_than_asked_is_refused(
     with pytest.raises(UnsupportedError, match=f"on cuda:0 computes in {found}.*FP32 was asked"):
         load(registry, "cuda")
     assert registry.info(load(registry, "auto")).device == "cpu"
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "Available memory of 65536 is smaller than requested bytes of 169984",
+        "Failed to allocate memory for requested buffer of size 169984",
+        "Failed to find a free memory block despite calling Extend. rounded_bytes=256",
+        "CUDA failure 2: out of memory ; GPU=0 ; hostname=x ; expr=cudaMalloc((void**)&p, size);",
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; expr=cublasCreate(&handle);",
+        "CUDNN failure 2: CUDNN_STATUS_ALLOC_FAILED ; GPU=0 ; expr=cudnnCreate(&handle);",
+        "std::bad_alloc",
+    ],
+)
+def test_memory_that_a_gpu_refuses_is_told_from_other_failures(
+    gpu: Gpu, registry: Registry, says: str
+) -> None:
+    failure = RuntimeError(f"[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : {says}")
+    gpu.raises = lambda _: failure
+    with pytest.raises(OutOfMemoryError, match=f"refused the memory to start {CUDA}"):
+        load(registry, "cuda")
+    gpu.raises = lambda model: failure if model != PRODUCT_MODEL else None
+    with pytest.raises(OutOfMemoryError, match=r"cuda:0 refused .*arena_bytes .*4294967296; raise"):
+        load(registry, "cuda")
+    assert isinstance(run_error(failure), OutOfMemoryError)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from libsemantic.engine.session import OrtModel, Runner
 from libsemantic.engine.weights import load_array, read_weights
 
 from .graph_runs import MODELS, arrays_of, write_file
-from .test_engine_goldens import ALL, RERANKER, answer, check_same, golden
+from .test_engine_goldens import ALL, RERANKER, SAME, answer, check_same, golden
 from .test_exits import MANIFEST, shallow
 from .test_real_models import folder as real_folder
 
@@ -240,8 +240,10 @@ def test_fewer_layers_are_those_of_a_model_of_so_many(
         other = registry.load(str(tmp_path / f"of-{layer}"), options)
         found = registry.embed(handle, texts, RunOptions(layer=layer))
         np.testing.assert_allclose(
-            found.values, registry.embed(other, texts).values, rtol=0, atol=1e-5
+            found.values, registry.embed(other, texts).values, rtol=0, atol=SAME
         )
+        alone = [registry.embed(handle, [text], RunOptions(layer=layer)) for text in texts]
+        check_same(found, alone)
 
 
 @pytest.mark.parametrize("mode", AdapterMode)
@@ -255,6 +257,8 @@ def test_adapters_run_on_an_int8_base(registry: Registry, mode: AdapterMode) -> 
             found[label] = registry.classify(handle, SENTENCES[::5])
             adapter = json.loads(registry.info(handle).json)["adapter"]
             assert adapter["mode"] == mode.name.lower()
+            alone = [registry.classify(handle, [text]) for text in SENTENCES[:40:5]]
+            check_same(registry.classify(handle, SENTENCES[:40:5]), alone)
     for name in ("domain", "guard"):
         expected, quantized = found[f"{name} FP32"], found[f"{name} INT8"]
         error = error_of(values_of(quantized), values_of(expected))

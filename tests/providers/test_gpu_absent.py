@@ -59,7 +59,7 @@ def test_tensorrt_is_refused(registry: Registry) -> None:
     with pytest.raises(
         DeviceUnavailableError, match=r"'tensorrt'.*(TensorRT libraries|cannot open)"
     ):
-        registry.load(FOLDER, LoadOptions(device="tensorrt"))
+        registry.load(FOLDER, LoadOptions(device="tensorrt", precision=Precision.FP16))
 
 
 @pytest.mark.parametrize("name", ["auto", ""])

@@ -29,18 +29,15 @@ from libsemantic.engine.processor import cpu_instructions
 from libsemantic.engine.providers import PROVIDERS
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.weights import read_weights
-from tests.golden.test_engine_goldens import ALL, EMBEDDERS, FILES, MODELS, SAME, TOKENS
+from tests.golden.test_engine_goldens import ALL, FILES, MODELS, SAME
 from tests.golden.test_real_models import MINILM_REFERENCE
 
-from .golden_differences import difference
+from .golden_differences import TOLERANCES, check_golden
 from .through_c import where
 
 OV = "openvino"
 CPU, OPENVINO = "CPUExecutionProvider", "OpenVINOExecutionProvider"
-TOLERANCE = 1e-4  # in float32, to transformers
-# In bfloat16, of tiny models with random weights: logits to 5 % of their range, probabilities of
-# tokens to 0.5 with 94 % of the labels equal, embeddings by their cosine.
-LOGITS, TOKEN_VALUES, TOKEN_LABELS, COSINE = 0.05, 0.5, 0.94, 0.999
+TOLERANCE = TOLERANCES[OV].float32
 MINILM = Path(__file__).parents[2] / "build" / "models" / "minilm"
 TEXT = "What is the derivative of x squared?"
 
@@ -68,27 +65,15 @@ def test_the_environment_has_openvino_and_nothing_beside_it() -> None:
 # Right values
 
 
+@pytest.mark.parametrize(
+    "precision", [Precision.FP32, pytest.param(Precision.BF16, marks=needs_bf16)]
+)
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("name", ALL)
-def test_float32_equals_transformers(registry: Registry, name: str, file: str) -> None:
-    found = difference(registry, name, file, OV, Precision.FP32)
-    assert found.values < TOLERANCE
-    assert found.agreement == 1.0
-
-
-@needs_bf16
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("name", ALL)
-def test_bfloat16_is_close_to_transformers(registry: Registry, name: str, file: str) -> None:
-    found = difference(registry, name, file, OV, Precision.BF16)
-    assert found.values > TOLERANCE  # it is bfloat16
-    if name in EMBEDDERS:
-        assert found.cosine > COSINE
-    elif name in TOKENS:
-        assert found.values < TOKEN_VALUES
-        assert found.agreement > TOKEN_LABELS
-    else:
-        assert found.values < LOGITS * found.spread
+def test_openvino_is_close_to_transformers(
+    registry: Registry, name: str, file: str, precision: Precision
+) -> None:
+    check_golden(registry, name, file, OV, precision)
 
 
 @needs_bf16
@@ -99,7 +84,7 @@ def test_bfloat16_keeps_real_vectors(registry: Registry) -> None:
     expected = np.array([case["embedding"] for case in cases])
     cosines = (values * expected).sum(axis=1) / np.linalg.norm(expected, axis=1)
     assert len(cosines) > 10
-    assert cosines.min() > COSINE
+    assert cosines.min() > TOLERANCES[OV].cosine
 
 
 @pytest.mark.parametrize("name", ["bert-seq", "modernbert-seq-mean", "deberta-v3-seq"])

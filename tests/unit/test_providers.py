@@ -22,6 +22,14 @@ AUTO, FP32, FP16 = Precision.AUTO, Precision.FP32, Precision.FP16
 BF16, INT8 = Precision.BF16, Precision.INT8
 
 
+TF32 = "NVIDIA_TF32_OVERRIDE"
+
+
+@pytest.fixture(autouse=True)
+def _tensorrt_computes_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TF32, "0")
+
+
 def resolved(
     name: str, installed: Sequence[str], precision: Precision = AUTO, arena_bytes: int = 0
 ) -> list[tuple[str, str]]:
@@ -167,6 +175,28 @@ def test_a_gpu_is_told_its_number_and_its_memory() -> None:
     options = device.provider.options(device, 8)
     assert options["device_id"] == "1"
     assert options["trt_max_workspace_size"] == str(DEFAULT_ARENA_BYTES) == str(4 * 2**30)
+
+
+@pytest.mark.parametrize(("asked", "flag"), [(AUTO, "0"), (FP32, "0"), (FP16, "1")])
+def test_tensorrt_is_told_of_float16_graphs(asked: Precision, flag: str) -> None:
+    (device,) = resolve("tensorrt", asked, 0, GPU_PACKAGE)
+    assert device.provider.options(device, 8)["trt_fp16_enable"] == flag
+
+
+@pytest.mark.parametrize("value", [None, "", "1"])
+def test_tensorrt_does_not_round_float32_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    if value is None:
+        monkeypatch.delenv(TF32)
+    else:
+        monkeypatch.setenv(TF32, value)
+    for precision in (AUTO, FP32):
+        with pytest.raises(UnsupportedError, match=f"tf32 unless {TF32} is 0 .*use .*FP16"):
+            resolve("tensorrt", precision, 0, GPU_PACKAGE)
+        for name in ("cuda", "auto"):
+            assert resolved(name, GPU_PACKAGE, precision)[0] == ("cuda:0", CUDA)
+    assert resolved("tensorrt", GPU_PACKAGE, FP16) == [("tensorrt:0", TENSORRT)]
 
 
 def test_an_arena_is_for_devices_that_have_one() -> None:
