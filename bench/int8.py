@@ -235,7 +235,7 @@ def main() -> None:
     found = (
         family_reports() if arguments.families else reports_of(arguments.model, arguments.seconds)
     )
-    print(targets_table(found, quiet=machine.quiet))
+    print(targets_table([(each.model, each.targets) for each in found], quiet=machine.quiet))
 
 
 if __name__ == "__main__":

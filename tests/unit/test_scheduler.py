@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pytest
 
 from libsemantic.engine.batching import Batcher, RunControl, Work
@@ -271,3 +272,22 @@ def test_a_run_that_raises_makes_room_for_other_models(runs: Runs, watchdog: Wat
     first.finish()
     assert isinstance(first.error, ZeroDivisionError)
     assert right(second.finish())
+
+
+@pytest.mark.parametrize(("expected", "alone"), [(0, True), (1, True), (2, False)])
+def test_a_run_has_all_cpus_unless_others_are_expected_beside_it(
+    watchdog: Watchdog, expected: int, alone: bool
+) -> None:
+    seen: list[bool] = []
+
+    def run(windows: Sequence[AnyWindow], control: RunControl) -> list[Float32]:
+        seen.append(control.alone)
+        return [np.zeros(1, np.float32) for _ in windows]
+
+    scheduler = Scheduler(2)
+    batcher = Batcher(run, LIMITS, watchdog, scheduler)
+    scheduler.expect(expected)
+    batcher.execute(work(8), ignore)
+    scheduler.expect(-expected)
+    batcher.execute(work(8), ignore)
+    assert seen == [alone, True]

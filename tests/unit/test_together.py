@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from libsemantic.engine.batching import Batcher, RunControl, RunsUnderWay, Window
+from libsemantic.engine.batching import Batcher, RunControl, Window
 from libsemantic.engine.config import (
     MAX_REQUESTS,
     LoadOptions,
@@ -536,17 +536,3 @@ def test_an_interrupted_caller_ends_its_parts_first() -> None:
     assert isinstance(caller.error, KeyboardInterrupt)
     assert given_up.is_set()
     crew.stop()
-
-
-def test_runs_are_alone_only_while_no_two_are_expected() -> None:
-    runs = RunsUnderWay()
-    runs.expect(2)
-    assert not runs.begin()
-    runs.end()
-    runs.expect(-1)
-    assert runs.begin()
-    assert not runs.begin()
-    runs.end()
-    runs.end()
-    runs.expect(-1)
-    assert runs.begin()
