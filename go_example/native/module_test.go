@@ -15,6 +15,7 @@ import (
 
 	// Importing registers nothing: the tests here see every package of the module.
 	_ "github.com/libsemantic/libsemantic/go_example/cmd/load/generate"
+	_ "github.com/libsemantic/libsemantic/go_example/internal/program"
 	_ "github.com/libsemantic/libsemantic/go_example/native/assembly"
 	_ "github.com/libsemantic/libsemantic/go_example/native/libsemantic"
 	_ "github.com/libsemantic/libsemantic/go_example/semantic"
