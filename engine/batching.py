@@ -144,13 +144,13 @@ class Batcher:
         is full.
         """
         groups = self._plan(work)
-        with self._mutex:
-            if len(groups) == 1 and not self._queue and self._has_room():
-                self._begin(work, groups)  # it never queues
-            else:
-                self._admit(work, groups)
         work.ticket.interrupt = partial(self._interrupt, work)
         try:
+            with self._mutex:
+                if len(groups) == 1 and not self._queue and self._has_room():
+                    self._begin(work, groups)  # it never queues
+                else:
+                    self._admit(work, groups)
             on_admitted()
             while True:
                 if work.turn is not None:
@@ -183,13 +183,17 @@ class Batcher:
     def begin(self) -> None:
         """Begin the next run; of those whose work it takes along, one leads it if it can."""
         taken = self._take()
-        for group in taken:
-            if group.work.waiting:
-                leader = group.work
-                break
-        else:  # they lead other runs; who came last has the longest to wait
-            leader = next(reversed(self._waiting))
-        self._begin(leader, taken)
+        try:
+            for group in taken:
+                if group.work.waiting:
+                    leader = group.work
+                    break
+            else:  # they lead other runs; who came last has the longest to wait
+                leader = next(reversed(self._waiting))
+            self._begin(leader, taken)
+        except BaseException:  # Python was refused memory
+            self._put_back(taken)
+            raise
         self._wake(leader)
 
     # ---- runs
@@ -198,12 +202,14 @@ class Batcher:
         return len(self._runs) < self.limits.parallel_runs and self._scheduler.has_room()
 
     def _begin(self, leader: Work, taken: list[_Group]) -> None:
+        """Note a run that begins; where Python is refused memory, nothing is noted."""
         control = RunControl([group.work for group in taken])
         scheduler = self._scheduler
-        scheduler.under_way += 1
+        control.alone = not scheduler.under_way and scheduler.expected < 2 and self._only(leader)
+        turn = _Turn(taken, control)
         self._runs.add(control)
-        control.alone = scheduler.under_way == 1 and scheduler.expected < 2 and self._only(leader)
-        leader.turn = _Turn(taken, control)
+        scheduler.under_way += 1
+        leader.turn = turn
 
     def _only(self, work: Work) -> bool:
         """Tell whether nobody else's work waits; that of one call lies together."""
@@ -223,10 +229,13 @@ class Batcher:
             taken, control = work.turn
             work.turn = None
             self._end(control)
-            for group in reversed(taken):
-                if group.work is not work and group.work.ticket.failure() is None:
-                    self._queue.appendleft(group)
-                    self._count(group, 1)
+            self._put_back([group for group in taken if group.work is not work])
+
+    def _put_back(self, taken: Sequence[_Group]) -> None:
+        for group in reversed(taken):
+            if group.work.ticket.failure() is None:
+                self._queue.appendleft(group)
+                self._count(group, 1)
 
     def _plan(self, work: Work) -> list[_Group]:
         """Split the windows into groups for a run each."""

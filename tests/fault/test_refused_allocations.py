@@ -1,0 +1,68 @@
+"""Memory that Python itself is refused, at each of its allocations in turn: no run keeps its place.
+
+A run that begins and that nobody ends would make all later calls of its model wait for ever.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from libsemantic.engine.batching import Batcher, RunControl, Window
+from libsemantic.engine.grouping import Limits
+from libsemantic.engine.results import Float32
+from libsemantic.engine.scheduler import Scheduler
+from libsemantic.engine.ticket import Ticket
+from libsemantic.engine.watchdog import Watchdog
+
+from ..unit.test_batching import work
+
+_testcapi = pytest.importorskip("_testcapi")  # some builds of Python leave it out
+LIMITS = Limits(
+    parallel_runs=2, batch_rows=2, batch_tokens=64, queue_rows=1000, queue_tokens=100_000
+)
+SOON_MS = 10_000
+
+
+def length_of_each(windows: Sequence[Window], control: RunControl) -> list[Float32]:
+    return [np.array([len(window.ids)], np.float32) for window in windows]
+
+
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    guard = Watchdog()
+    yield guard
+    guard.stop()
+
+
+@pytest.mark.parametrize("lengths", [(3,), (3, 9, 3, 20, 3)], ids=["at once", "queued"])
+def test_a_run_that_is_refused_memory_makes_way_for_the_next(
+    watchdog: Watchdog, lengths: tuple[int, ...]
+) -> None:
+    scheduler = Scheduler(2)
+    batcher = Batcher(length_of_each, LIMITS, watchdog, scheduler)
+    # Starts the thread of the watchdog: Python waits for ever for one that is refused memory.
+    batcher.execute(work(1, ticket=Ticket(SOON_MS)), ignore)
+    refused = unhurt = position = 0
+    while unhurt < 20:  # behind the last allocation
+        asked = work(*lengths)
+        _testcapi.set_nomemory(position, position + 1)
+        try:
+            batcher.execute(asked, ignore)
+        except (MemoryError, RuntimeError):  # a lock that is refused is a RuntimeError
+            refused += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+        unhurt = unhurt + 1 if asked.missing == 0 and not any(asked.errors) else 0
+        again = work(*lengths, ticket=Ticket(SOON_MS))
+        batcher.execute(again, ignore)
+        assert again.errors == [None] * len(lengths), position
+        assert again.outputs == [[length] for length in lengths]
+        assert not scheduler.under_way, f"a run keeps its place since allocation {position}"
+        assert not scheduler.queues, f"work stays in the queue since allocation {position}"
+        position += 1
+    assert refused > 5
+
+
+def ignore() -> None:
+    """Stand for what is told when the work is admitted."""
