@@ -172,6 +172,10 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 bench-quick: bench-programs ## compare MiniLM with other libraries (4 minutes)
 	$(PY) bench/peers.py --quick $(PEERS_ARGS)
 
+.PHONY: bench-int8
+bench-int8: $(LIBRARY) models ## compare int8 with fp32: time, memory, quality (4 minutes)
+	$(PY) bench/int8.py $(INT8_ARGS)
+
 # The other Go binding comes from the module proxy; without a network it is left out.
 .PHONY: bench-programs
 bench-programs: $(LIBRARY) models
