@@ -275,17 +275,19 @@ def _open(
 def parallel_runs(runtime: RuntimeOptions) -> int:
     """Return how many runs of all models may share the CPUs.
 
-    One more than there are: three models asked for one text on two CPUs then end together, where
-    the third would else have one CPU to itself and leave the other idle.
+    One more than there are, so that no CPU is idle while a caller whose run has ended hands over to
+    the next: of MiniLM that gives 8 callers 15 % more, and two more give no more.
     """
     return runtime.parallel_runs or available_cpus() + 1
 
 
 def _parallel_runs(options: LoadOptions, runtime: RuntimeOptions, device: Device) -> int:
-    asked = options.parallel_runs or device.provider.parallel_runs
-    if device.provider.memory:
-        return options.parallel_runs or runtime.parallel_runs or asked or available_cpus()
-    return min(asked or available_cpus(), parallel_runs(runtime))
+    row = device.provider
+    if row.memory:
+        asked = options.parallel_runs or runtime.parallel_runs or row.parallel_runs
+        return asked or parallel_runs(runtime)
+    together = parallel_runs(runtime)
+    return min(options.parallel_runs or row.parallel_runs or together, together)
 
 
 def _precision(spec: ModelSpec, device: Device) -> str:

@@ -37,7 +37,7 @@ class Provider:
     is rounded unless that environment variable is "0".
 
     ``memory`` is where values stay between runs, "" for the host's. ``batch_rows``,
-    ``batch_tokens`` and ``parallel_runs`` (0: the CPUs of the process) are the defaults of a load;
+    ``batch_tokens`` and ``parallel_runs`` (0: one more than the CPUs) are the defaults of a load;
     runs in the host's memory share its CPUs with those of all such models (``scheduler``).
     ``padding`` says what may be padded to share a run. ``automatic``: "auto" may choose it.
     """

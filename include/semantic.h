@@ -164,7 +164,7 @@ typedef struct semantic_init_options {
                                  meet, models of up to 192 MiB use one thread each */
     int32_t parallel_runs;    /* runs at a time on the CPUs, of all models together: more wait their
                                  turn, the oldest first; default: one more than the CPUs of the
-                                 process, of which one model takes at most as many as those */
+                                 process */
     int64_t queue_rows;       /* waiting rows per model (a long text counts once per window);
                                  default 65,536 */
     int64_t queue_tokens;     /* waiting padded tokens per model, and the most that the windows of
@@ -209,8 +209,8 @@ typedef struct semantic_load_options {
     semantic_model replaces;      /* this model's name and handle are taken over once the
                                      new one is ready; the task must be equal */
     int32_t intra_op_threads;     /* default: that of semantic_init */
-    int32_t parallel_runs;        /* runs of this model at a time; default: the CPUs of the process;
-                                     at most that of semantic_init. On cuda and tensorrt no other
+    int32_t parallel_runs;        /* runs of this model at a time; default and, on the CPUs, the
+                                     most: that of semantic_init. On cuda and tensorrt no other
                                      model counts, and where neither says a number it is 1 */
     int64_t queue_rows;           /* default: that of semantic_init */
     int64_t queue_tokens;         /* default: that of semantic_init */

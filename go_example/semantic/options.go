@@ -8,7 +8,7 @@ type Options struct {
 	Device         string
 	Environment    string // folder of the Python environment; fixed once Python runs
 	IntraOpThreads int    // threads of one run; default: the CPUs of the process
-	ParallelRuns   int    // runs at a time on the CPUs, of all models together; default: the CPUs of the process
+	ParallelRuns   int    // runs at a time on the CPUs, of all models together; default: one more than the CPUs
 	QueueRows      int    // waiting rows per model; default 65,536
 	QueueTokens    int    // waiting tokens per model; default 16,777,216
 	LogLevel       LogLevel
