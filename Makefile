@@ -165,6 +165,7 @@ bench: bench-programs ## measure speed and memory, compare with other libraries 
 	$(PY) bench/concurrency.py
 	$(PY) bench/loading.py
 	$(PY) bench/together.py
+	$(PY) bench/replacing.py
 	$(PY) bench/adapters.py
 	$(PY) bench/int8.py
 	$(PY) bench/peers.py $(PEERS_ARGS)

@@ -10,6 +10,7 @@ shape with a vocabulary of 64,000 entries, over and over. A latency counts from 
 import argparse
 import json
 import random
+import shutil
 import string
 import tempfile
 import threading
@@ -42,6 +43,8 @@ def write_other(folder: Path, model: Path) -> None:
     shapes = {n: s for n, s in shapes.items() if n != "embeddings.position_ids"}
     shapes[table] = (ENTRIES, shapes[table][1])
     write_model(folder, config, shapes)
+    shutil.copytree(model / "1_Pooling", folder / "1_Pooling")
+    shutil.copy(model / "modules.json", folder)
     content = json.loads((model / "tokenizer.json").read_text())
     vocabulary: dict[str, int] = content["model"]["vocab"]
     chosen = random.Random(1)
