@@ -61,9 +61,10 @@ def outside_heap(process: int) -> int:
 def check_memory(held: Sequence[int]) -> str:
     """Compare the last fifth of the lines with the second one, as soon as models come and go.
 
-    Held is what is allocated of the C heap and all memory outside, without what glibc keeps of freed
-    pieces in the arenas of 256 threads. Return what was found, in words; raise SoakError if it is above by 2 % and 8 MB. It
-    takes minutes until each of the callers has led a run of each model: fewer lines are not judged.
+    Held is what is allocated of the C heap and all memory outside, without what glibc keeps of
+    freed pieces in the arenas of 256 threads. Return what was found, in words; raise SoakError if
+    it is above by 2 % and 8 MB. It takes minutes until each of the callers has led a run of each
+    model: fewer lines are not judged.
     """
     if len(held) < JUDGED:
         return "memory not judged in so short a time"
