@@ -320,6 +320,10 @@ def make_tokenizer(path: Path, data: bytes) -> Tokenizer:
         padding = backend.padding
         backend.no_truncation()
         backend.no_padding()
+        if isinstance(backend.model, tokenizers.models.BPE):
+            # Each thread that meets it would keep 10,000 words, even of a tokenizer long gone,
+            # until the thread ends. Without that a long text takes a quarter more of its time.
+            backend.model._resize_cache(0)
         vocab_size = _vocab_size(backend)
         single, pair, typed = _read_layouts(backend)
     except BaseException as error:

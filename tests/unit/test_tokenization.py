@@ -1,7 +1,11 @@
 """Encoding of texts and pairs, what a tokenizer.json may hold, and offsets in bytes."""
 
+import ctypes
+import gc
 import json
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -270,6 +274,41 @@ def test_fast_and_full_encoding_agree(name: str) -> None:
         assert one.ids.tolist() == two.ids.tolist()
         assert one.type_ids.tolist() == two.type_ids.tolist()
         assert one.first == two.first
+
+
+class HeapInfo(ctypes.Structure):
+    """struct mallinfo2 of glibc (malloc/malloc.h)."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (*("_" * 7), "uordblks", *("_" * 2))]
+
+
+def allocated_bytes() -> int:
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = HeapInfo
+    return int(mallinfo2().uordblks)
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_threads_keep_no_memory_of_what_they_encoded(name: str) -> None:
+    """A word kept by each of 24 threads, as libraries' caches do, makes 1.5 MB here."""
+    tokenizer = load_tokenizer(GOLDEN / name / "tokenizer.json")
+    words = [f"w{number:x}" for number in range(500)]
+
+    def encode(_: int) -> int:
+        barrier.wait()  # so that each thread has its turn
+        for word in words:
+            tokenizer.encode([word], offsets=False)
+        return threading.get_ident()
+
+    tokenizer.encode(words, offsets=False)
+    barrier = threading.Barrier(24)
+    with ThreadPoolExecutor(24) as threads:
+        gc.collect()
+        before = allocated_bytes()
+        assert len(set(threads.map(encode, range(24)))) == 24
+        gc.collect()
+        kept = allocated_bytes() - before
+    assert kept < 1 << 19
 
 
 @pytest.mark.parametrize("name", ENCODER_NAMES)
