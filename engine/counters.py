@@ -131,6 +131,18 @@ class CallCounters:
             self.batch_rows.note(run.rows)
             self.padding_tokens += run.padding_tokens
 
+    def settle(self, in_flight: int, ended: Mapping[str, int]) -> None:
+        """Take rows that were in flight off, and add to counters by their names.
+
+        All or nothing: a call whose end Python was refused the memory to note is noted as failed,
+        and would be taken off twice.
+        """
+        left = self.in_flight - in_flight
+        sums = [(name, getattr(self, name) + count) for name, count in ended.items()]
+        for name, value in sums:  # no step from here on needs memory
+            setattr(self, name, value)
+        self.in_flight = left
+
 
 class Times(NamedTuple):
     """Seconds of a call, and of the phases that it came to."""
@@ -139,7 +151,7 @@ class Times(NamedTuple):
     phases: Mapping[Phase, float]
 
 
-_ENDED_AS = {
+_ENDED_AS: Mapping[int, str] = {
     Status.OK: "completed",
     Status.DEADLINE: "expired",
     Status.CANCELLED: "cancelled",
@@ -164,16 +176,18 @@ class Counters:
         """Note the end of a call that returned row by row, and the runs that it led."""
         with self._lock:
             counters = self._of(call)
-            counters.in_flight -= in_flight
-            counters.note(times, runs)
+            ended: dict[str, int] = {}
             if any(rows.status):
                 for status in rows.status:
-                    self._count(counters, Status(status), 1)
+                    name = _ENDED_AS.get(status, "failed")
+                    ended[name] = ended.get(name, 0) + 1
             else:
-                counters.completed += rows.count
+                ended["completed"] = rows.count
             if call is not Call.COUNT_TOKENS:  # which scores none
-                counters.tokens += sum(rows.scored_token_count)
-            counters.truncated += sum(rows.truncated)
+                ended["tokens"] = sum(rows.scored_token_count)
+            ended["truncated"] = sum(rows.truncated)
+            counters.note(times, runs)
+            counters.settle(in_flight, ended)
 
     def end_failed(
         self,
@@ -187,9 +201,8 @@ class Counters:
         """Note the end of a call that failed as a whole, and the runs that it led."""
         with self._lock:
             counters = self._of(call)
-            counters.in_flight -= in_flight
             counters.note(times, runs)
-            self._count(counters, status, rows)
+            counters.settle(in_flight, {_ENDED_AS.get(status, "failed"): rows})
 
     def refuse(self, call: Call, rows: int) -> None:
         """Note rows that were not taken on."""
@@ -217,11 +230,6 @@ class Counters:
             counters = self._calls[call] = CallCounters()
         return counters
 
-    @staticmethod
-    def _count(counters: CallCounters, status: Status, rows: int) -> None:
-        name = _ENDED_AS.get(status, "failed")
-        setattr(counters, name, getattr(counters, name) + rows)
-
 
 class Recorder:
     """Notes what becomes of one call's rows, and when."""
@@ -230,6 +238,7 @@ class Recorder:
         "_call",
         "_counters",
         "_in_flight",
+        "_is_noted",
         "_last",
         "_phases",
         "_rows",
@@ -242,14 +251,15 @@ class Recorder:
         self._call = call
         self._rows = rows
         self._in_flight = 0
+        self._is_noted = False
         self._started = self._last = time.perf_counter()
         self._phases: dict[Phase, float] = {}
         self.runs: Sequence[Ran] = ()  # of the model, led by this call
 
     def admitted(self) -> None:
         """Note that the queue took the rows."""
-        self._in_flight = self._rows
         self._counters.begin(self._call, self._rows)
+        self._in_flight = self._rows  # once they are counted: they are taken off again
 
     def ended(self, phase: Phase, when: float = 0.0) -> None:
         """Note the end of a phase, by default now: it began when the one before it ended."""
@@ -262,9 +272,12 @@ class Recorder:
         self.ended(Phase.DECODE)
         times = Times(self._last - self._started, self._phases)
         self._counters.end(self._call, self._in_flight, rows, self.runs, times)
+        self._is_noted = True
 
     def failed(self, error: BaseException) -> None:
-        """Note that the whole call failed, or was not taken on at all."""
+        """Note that the whole call failed, or was not taken on at all, unless it has answered."""
+        if self._is_noted:
+            return
         status = error.status if isinstance(error, SemanticError) else Status.INTERNAL
         taken_on = self._in_flight or status is Status.INTERNAL or status in _ENDED_AS
         if not taken_on:

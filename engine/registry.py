@@ -7,6 +7,7 @@ they use; unloading waits for the leases, and new calls see that the model is cl
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -34,6 +35,7 @@ from .errors import (
     CancelledError,
     ClosedError,
     DeadlineError,
+    InternalError,
     InvalidArgumentError,
     NotFoundError,
     NotReadyError,
@@ -49,7 +51,9 @@ from .watchdog import Watchdog
 
 Kind = TypeVar("Kind", bound=results.Result)
 
+_READY = State.READY  # looking it up needs memory in Python 3.11
 _CLOSED_NAME = "(closed)"
+_NOT_ASKED = InternalError("a request was not looked at; please report this")
 # With as many threads as CPUs and one or two more, three models on two CPUs end together; without,
 # the third would begin when the first two have ended, and leave a CPU idle.
 _MORE_THREADS = 2
@@ -58,7 +62,8 @@ _MORE_THREADS = 2
 class _Entry:
     """A handle and what it stands for; ``model`` is None while it loads.
 
-    ``leases`` has an element for each call that holds the model.
+    ``leases`` has an element for each call that holds the model; taking one off a list would need
+    memory.
     """
 
     __slots__ = ("counters", "handle", "leases", "model", "name", "replacing", "state")
@@ -68,7 +73,7 @@ class _Entry:
         self.name = name
         self.state = State.LOADING
         self.model: Model | None = None
-        self.leases: list[None] = []
+        self.leases: deque[None] = deque()
         self.replacing = False
         self.counters = Counters()
 
@@ -434,33 +439,41 @@ class Registry:
             )
         if len(texts) > MAX_ROWS:
             raise InvalidArgumentError(f"{len(texts)} rows in one call; pass at most {MAX_ROWS}")
-        asks: list[Ask] = []
-        outcomes: list[Ask | SemanticError] = []
+        outcomes: list[Ask | SemanticError] = [_NOT_ASKED] * len(requests)
         try:
-            for request in requests:
+            for index, request in enumerate(requests):
                 try:
-                    asks.append(self._ask(request, texts))
+                    outcomes[index] = self._ask(request, texts)
                 except SemanticError as error:
-                    outcomes.append(error.detached())
-                else:
-                    outcomes.append(asks[-1])
+                    outcomes[index] = error.detached()
+            asks = [each for each in outcomes if isinstance(each, Ask)]
+            # Not one by one: a cancellation in between would end some, and the call would go on.
+            self._tickets.add(*[ask.request.ticket for ask in asks])
+            answer_together(asks, self._crew, self._shelves.scheduler)
         except BaseException as error:
-            for ask in asks:
-                ask.fail(error)
+            for each in outcomes:
+                if isinstance(each, Ask):
+                    each.fail(error)
             raise
-        answer_together(asks, self._crew, self._shelves.scheduler)
         return collect([each.ended if isinstance(each, Ask) else each for each in outcomes])
 
     def _ask(self, request: ModelRequest, texts: Sequence[Text]) -> Ask:
         if request.refused is not None:
             raise request.refused
         options = request.options
-        entry, model = self._lease(request.model)
-        call = tasks.call_of(model)
-        record = Recorder(entry.counters, call, len(texts))
-        ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
-        asked = tasks.Request(call, texts, None, options, ticket, record)
-        return Ask(model, asked, partial(self._end_lease, entry, ticket))
+        ticket = Ticket(options.timeout_ms, options.cancel_key)
+        entry = self._lease(request.model)
+        model = entry.model
+        try:
+            assert model is not None
+            call = tasks.call_of(model)
+            record = Recorder(entry.counters, call, len(texts))
+            asked = tasks.Request(call, texts, None, options, ticket, record)
+            return Ask(model, asked, partial(self._end_lease, entry, ticket))
+        except BaseException:  # Python was refused memory: nobody else would end the lease
+            del model
+            self._give_up_lease(entry)
+            raise
 
     def cancel(self, key: int) -> bool:
         """Stop queued and running work that carries the key; tell whether there was any."""
@@ -484,10 +497,13 @@ class Registry:
         if others is not None:
             _check_texts(others)
         n = len(texts)
-        entry, model = self._lease(handle)
-        record = Recorder(entry.counters, call, n)
-        ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
+        ticket = Ticket(options.timeout_ms, options.cancel_key)
+        entry = self._lease(handle)
+        model, record = entry.model, None
         try:
+            assert model is not None
+            record = Recorder(entry.counters, call, n)
+            self._tickets.add(ticket)
             if others is not None and len(others) != n:
                 raise InvalidArgumentError(f"{n} left texts came with {len(others)} right texts")
             if n > MAX_ROWS:
@@ -495,11 +511,11 @@ class Registry:
             tasks.check(model, call, options)
             request = tasks.Request(call, texts, others, options, ticket, record)
             result = tasks.answer(model, request)
-        except BaseException as error:
-            record.failed(error)
-            raise
-        else:
             record.answered(result.rows)
+        except BaseException as error:
+            if record is not None:  # else Python was refused the memory for it
+                record.failed(error)
+            raise
         finally:
             del model
             self._end_lease(entry, ticket)
@@ -508,8 +524,11 @@ class Registry:
             raise errors[0].detached(input_index=0)
         return result
 
-    def _lease(self, handle: int) -> tuple[_Entry, Model]:
+    def _lease(self, handle: int) -> _Entry:
         """Keep a ready model from being unloaded until ``_end_lease``.
+
+        Whoever calls it holds the lease at once: between the note of a lease and the ``try`` that
+        ends it nothing may need memory, which Python may be refused.
 
         Without the lock, for which hundreds of callers would stand in line: each step here is a
         single one of the interpreter. A call notes its lease before it looks at the state, and
@@ -518,10 +537,8 @@ class Registry:
         while True:
             entry = self._ready(handle)
             entry.leases.append(None)
-            if entry.state is State.READY:
-                model = entry.model
-                assert model is not None
-                return entry, model
+            if entry.state is _READY:
+                return entry
             self._give_up_lease(entry)
 
     def _end_lease(self, entry: _Entry, ticket: Ticket) -> None:
@@ -531,7 +548,7 @@ class Registry:
 
     def _give_up_lease(self, entry: _Entry) -> None:
         entry.leases.pop()
-        if entry.state is not State.READY:
+        if entry.state is not _READY:
             with self._changed:
                 self._changed.notify_all()
 

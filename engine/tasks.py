@@ -45,6 +45,11 @@ _TASK_OF_CALL = {
     Call.CLASSIFY_TOKEN_PAIRS: Task.TOKEN_CLASSIFICATION,
     Call.EMBED: Task.EMBEDDING,
 }
+_CALL_OF_TASK = {
+    Task.SEQUENCE_CLASSIFICATION: Call.CLASSIFY,
+    Task.TOKEN_CLASSIFICATION: Call.CLASSIFY_TOKENS,
+    Task.EMBEDDING: Call.EMBED,
+}
 _PAIR_CALLS = frozenset({Call.CLASSIFY_PAIRS, Call.CLASSIFY_TOKEN_PAIRS})
 
 
@@ -114,7 +119,7 @@ def answer(model: Model, request: Request) -> results.Result:
 
 def call_of(model: Model) -> Call:
     """Return the call that does the model's task with single texts."""
-    return next(call for call, task in _TASK_OF_CALL.items() if task is model.spec.task)
+    return _CALL_OF_TASK[model.spec.task]
 
 
 def policy_of(model: Model, call: Call, options: RunOptions) -> Policy:

@@ -92,19 +92,15 @@ class _Group(NamedTuple):
 def answer_together(asks: Sequence[Ask], crew: Crew, scheduler: Scheduler) -> None:
     """End every request with a result or an error.
 
-    Raise only what interrupts the calling thread, after all have ended.
+    Raise only what interrupts the calling thread, or memory that it is refused: then nobody works
+    at them any more, and the caller is to end those that have not ended.
     """
 
     def give_up() -> None:
         for ask in asks:
             ask.request.ticket.cancel()
 
-    try:
-        groups = _prepare(asks)
-    except BaseException as error:
-        for ask in asks:
-            ask.fail(error)
-        raise
+    groups = _prepare(asks)
     scheduler.expect(len(groups))
     crew.do((partial(_answer, group, scheduler) for group in groups), give_up)
 

@@ -1,18 +1,24 @@
 """Memory that Python itself is refused, at each of its allocations in turn: no run keeps its place.
 
-A run that begins and that nobody ends would make all later calls of its model wait for ever.
+A run that begins and that nobody ends would make all later calls of its model wait for ever, and
+so would a lease whoever unloads the model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from libsemantic.engine.batching import Batcher, RunControl, Window
+from libsemantic.engine.config import RunOptions
 from libsemantic.engine.grouping import Limits
+from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
 from libsemantic.engine.scheduler import Scheduler
 from libsemantic.engine.ticket import Ticket
+from libsemantic.engine.together import ModelRequest
+from libsemantic.engine.tokenization import Encoded, Tokenizer
 from libsemantic.engine.watchdog import Watchdog
 
 from ..unit.test_batching import work
@@ -67,3 +73,62 @@ def test_a_run_that_is_refused_memory_makes_way_for_the_next(
 
 def ignore() -> None:
     """Stand for what is told when the work is admitted."""
+
+
+KEY = 7
+ASKED = RunOptions(cancel_key=KEY)
+CALLS: dict[str, Callable[[Registry, int], object]] = {
+    "a call": lambda registry, model: registry.classify(model, ["math"], ASKED),
+    "a call of bad texts": lambda registry, model: registry.classify(model, [None, "math"], ASKED),
+    "requests": lambda registry, model: registry.run_models(
+        [
+            ModelRequest(model, ASKED),
+            ModelRequest(model, RunOptions(cancel_key=KEY, threshold=0.9)),
+        ],
+        ["math"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_call_that_is_refused_memory_leaves_nothing_behind(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Without the packages that it calls, some of which end the process then."""
+    model = registry.load(str(Path(__file__).parents[1] / "golden" / "models" / "bert-seq"))
+    entry = registry._entries[model]
+    assert entry.model is not None
+    encoded = entry.model.tokenizer.encode(["math"], False)
+    output = np.zeros(len(entry.model.info.labels), np.float32)
+
+    def encode(tokenizer: Tokenizer, texts: Sequence[str], offsets: bool) -> list[Encoded]:
+        del tokenizer, texts, offsets
+        return encoded
+
+    def score(windows: Sequence[Window], control: RunControl) -> Sequence[Float32]:
+        del control
+        return [output] * len(windows)
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    monkeypatch.setattr(entry.model.batcher, "_run", score)
+    call = CALLS[kind]
+    refused = unhurt = position = 0
+    while unhurt < 20:  # behind the last allocation
+        _testcapi.set_nomemory(position, position + 1)
+        try:
+            call(registry, model)
+        except Exception:
+            refused += 1
+            unhurt = 0
+        else:
+            unhurt += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+        assert not entry.leases, f"a lease is left since allocation {position}"
+        assert not registry.cancel(KEY), f"a ticket is left since allocation {position}"
+        stats = registry.stats()
+        assert stats.in_flight.sum() == 0, f"rows are in flight since allocation {position}"
+        position += 1
+    assert refused > 20
+    call(registry, model)
+    registry.unload(model, 0)

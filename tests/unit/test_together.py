@@ -411,6 +411,32 @@ def test_deadlines_and_keys_end_their_request_only(registry: Registry, gate: Gat
     assert not registry.cancel(7)
 
 
+def test_a_key_ends_all_requests_that_carry_it_or_is_not_found(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However early it is cancelled: here after each request's model has been leased."""
+    handles = [registry.load(path) for path in (SEQ, TOKEN, MEAN)]
+    requests = [ModelRequest(handle, RunOptions(cancel_key=7)) for handle in handles]
+    lease, leased, found = registry._lease, [], []
+
+    for moment in range(len(handles)):
+
+        def and_cancel(handle: int, moment: int = moment) -> object:
+            held = lease(handle)
+            leased.append(handle)
+            if len(leased) == moment + 1:
+                found.append(registry.cancel(7))
+            return held
+
+        leased.clear()
+        monkeypatch.setattr(registry, "_lease", and_cancel)
+        try:
+            ended = set(registry.run_models(requests, ["math"]).status)
+        except SemanticError as error:
+            ended = {error.status}
+        assert ended == {Status.CANCELLED if found[-1] else Status.OK}
+
+
 def test_unloading_and_cleaning_up_wait_for_the_requests_of_their_model(
     registry: Registry, gate: Gate
 ) -> None:
