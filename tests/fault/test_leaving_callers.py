@@ -102,6 +102,32 @@ def test_an_interrupted_waiter_is_not_woken_in_place_of_another() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_a_leader_that_is_interrupted_at_its_end_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a Python host Ctrl-C may come between any two steps."""
+
+    def run(batch: Sequence[Window], control: RunControl) -> Sequence[Float32]:
+        del control
+        return outputs(batch)
+
+    queue = batcher(run)
+    end, interrupted = queue._end, []
+
+    def end_late(control: RunControl) -> None:
+        if not interrupted:
+            interrupted.append(control)
+            raise KeyboardInterrupt
+        end(control)
+
+    monkeypatch.setattr(queue, "_end", end_late)
+    with pytest.raises(KeyboardInterrupt):
+        queue.execute(Work(windows(1), Ticket()), lambda: None)
+    work = Work(windows(1), Ticket(2_000))
+    queue.execute(work, lambda: None)
+    assert work.errors == [None]
+
+
 def test_refused_memory_is_told_as_what_it_is() -> None:
     def run(batch: Sequence[Window], control: RunControl) -> Sequence[Float32]:
         del batch, control
