@@ -19,13 +19,15 @@ Part = Callable[[], None]
 class _Parts:
     """The parts of one call that nobody has begun, and how many have not ended."""
 
-    __slots__ = ("_lock", "_missing", "_todo", "ended")
+    __slots__ = ("_ended", "_lock", "_missing", "_todo")
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._todo = deque(parts)
         self._missing = len(self._todo)
         self._lock = threading.Lock()
-        self.ended = threading.Event()
+        # Not an event, which needs memory to be set: the caller waits for it without an end.
+        self._ended = threading.Lock()
+        self._ended.acquire()
 
     @property
     def waiting(self) -> int:
@@ -42,11 +44,17 @@ class _Parts:
             part()
         finally:
             del part  # it holds a model, which the next line may let go
-            with self._lock:
-                self._missing -= 1
-                if not self._missing:
-                    self.ended.set()
+            self._lock.acquire()  # "with" needs memory
+            self._missing -= 1
+            if not self._missing:
+                self._ended.release()
+            self._lock.release()
         return True
+
+    def wait(self) -> None:
+        """Return when the last part has ended."""
+        with self._ended:
+            pass
 
 
 class Crew:
@@ -91,7 +99,7 @@ class Crew:
     def _finish(work: _Parts) -> None:
         while work.do_next():
             pass
-        work.ended.wait()
+        work.wait()
 
     def _offer(self, work: _Parts) -> None:
         wanted = work.waiting - 1

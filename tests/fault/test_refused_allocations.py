@@ -4,6 +4,7 @@ A run that begins and that nobody ends would make all later calls of its model w
 so would a lease whoever unloads the model.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from libsemantic.engine.batching import Batcher, RunControl, Window
 from libsemantic.engine.config import RunOptions
+from libsemantic.engine.crew import Crew
 from libsemantic.engine.grouping import Limits
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
@@ -132,3 +134,26 @@ def test_a_call_that_is_refused_memory_leaves_nothing_behind(
     assert refused > 20
     call(registry, model)
     registry.unload(model, 0)
+
+
+def test_a_caller_hears_of_the_end_of_its_parts_without_memory() -> None:
+    """It waits for it without an end, and nobody else would tell it."""
+    for position in range(40):
+        ended = threading.Event()
+
+        def part(position: int = position) -> None:
+            _testcapi.set_nomemory(position, position + 1)
+
+        def call(ended: threading.Event = ended) -> None:
+            try:
+                Crew(1).do([part], lambda: None)
+            except (MemoryError, RuntimeError):
+                pass
+            finally:
+                _testcapi.remove_mem_hooks()
+            ended.set()
+
+        threading.Thread(target=call, daemon=True).start()
+        heard = ended.wait(5)
+        _testcapi.remove_mem_hooks()
+        assert heard, f"the caller waits for ever since allocation {position}"
