@@ -131,17 +131,23 @@ class CallCounters:
             self.batch_rows.note(run.rows)
             self.padding_tokens += run.padding_tokens
 
-    def settle(self, in_flight: int, ended: Mapping[str, int]) -> None:
-        """Take rows that were in flight off, and add to counters by their names.
+    def settle(
+        self, in_flight: int, ended: Mapping[str, int], tokens: int = 0, truncated: int = 0
+    ) -> None:
+        """Take rows that were in flight off, and add those that ``ended`` by the counter's name.
 
         All or nothing: a call whose end Python was refused the memory to note is noted as failed,
         and would be taken off twice.
         """
         left = self.in_flight - in_flight
+        tokens += self.tokens
+        truncated += self.truncated
         sums = [(name, getattr(self, name) + count) for name, count in ended.items()]
         for name, value in sums:  # no step from here on needs memory
             setattr(self, name, value)
         self.in_flight = left
+        self.tokens = tokens
+        self.truncated = truncated
 
 
 class Times(NamedTuple):
@@ -183,11 +189,10 @@ class Counters:
                     ended[name] = ended.get(name, 0) + 1
             else:
                 ended["completed"] = rows.count
-            if call is not Call.COUNT_TOKENS:  # which scores none
-                ended["tokens"] = sum(rows.scored_token_count)
-            ended["truncated"] = sum(rows.truncated)
+            # Counting tokens scores none.
+            tokens = 0 if call is Call.COUNT_TOKENS else sum(rows.scored_token_count)
             counters.note(times, runs)
-            counters.settle(in_flight, ended)
+            counters.settle(in_flight, ended, tokens, sum(rows.truncated))
 
     def end_failed(
         self,

@@ -112,7 +112,8 @@ def test_a_leader_that_is_interrupted_at_its_end_gives_its_place_back(
         return outputs(batch)
 
     queue = batcher(run)
-    end, interrupted = queue._end, []
+    end = queue._end
+    interrupted: list[RunControl] = []
 
     def end_late(control: RunControl) -> None:
         if not interrupted:
@@ -123,9 +124,12 @@ def test_a_leader_that_is_interrupted_at_its_end_gives_its_place_back(
     monkeypatch.setattr(queue, "_end", end_late)
     with pytest.raises(KeyboardInterrupt):
         queue.execute(Work(windows(1), Ticket()), lambda: None)
-    work = Work(windows(1), Ticket(2_000))
-    queue.execute(work, lambda: None)
-    assert work.errors == [None]
+    next_one = threading.Thread(
+        target=queue.execute, args=(Work(windows(1), Ticket()), lambda: None), daemon=True
+    )
+    next_one.start()
+    next_one.join(5)
+    assert not next_one.is_alive()
 
 
 def test_refused_memory_is_told_as_what_it_is() -> None:
