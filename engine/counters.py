@@ -7,9 +7,12 @@ expired, cancelled and in flight, so that the books balance at any moment.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 from .errors import SemanticError, Status
@@ -22,6 +25,8 @@ BUCKET_BOUNDS = (
 )
 # The same for the texts and windows of a run.
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
+# A call leaves two notes. One call in so many adds them up, which takes 0.1 ms.
+_MOST_NOTES = 32
 
 
 class Call(IntEnum):
@@ -136,8 +141,7 @@ class CallCounters:
     ) -> None:
         """Take rows that were in flight off, and add those that ``ended`` by the counter's name.
 
-        All or nothing: a call whose end Python was refused the memory to note is noted as failed,
-        and would be taken off twice.
+        All or nothing: what Python is refused the memory to count is counted another time.
         """
         left = self.in_flight - in_flight
         tokens += self.tokens
@@ -165,34 +169,49 @@ _ENDED_AS: Mapping[int, str] = {
 
 
 class Counters:
-    """The counters of one model, safe from any thread."""
+    """The counters of one model, safe from any thread.
+
+    A call only notes what is to be counted, a single step of the interpreter. Notes are added up
+    in their order before anyone reads, and as soon as there are many: to count at once, with caches
+    that the run has emptied, took a tenth of what a call costs.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[Call, CallCounters] = {}
+        self._notes: deque[Callable[[], None]] = deque()
 
     def begin(self, call: Call, rows: int) -> None:
         """Note rows that were admitted and are now in flight."""
-        with self._lock:
-            self._of(call).in_flight += rows
+        self._notes.append(partial(self._begun, call, rows))
+
+    def _begun(self, call: Call, rows: int) -> None:
+        self._of(call).in_flight += rows
 
     def end(
         self, call: Call, in_flight: int, rows: Rows, runs: Sequence[Ran], times: Times
     ) -> None:
         """Note the end of a call that returned row by row, and the runs that it led."""
-        with self._lock:
-            counters = self._of(call)
-            ended: dict[str, int] = {}
-            if any(rows.status):
-                for status in rows.status:
-                    name = _ENDED_AS.get(status, "failed")
-                    ended[name] = ended.get(name, 0) + 1
-            else:
-                ended["completed"] = rows.count
-            # Counting tokens scores none.
-            tokens = 0 if call is Call.COUNT_TOKENS else sum(rows.scored_token_count)
-            counters.note(times, runs)
-            counters.settle(in_flight, ended, tokens, sum(rows.truncated))
+        self._notes.append(partial(self._ended, call, in_flight, rows, runs, times))
+        if len(self._notes) >= _MOST_NOTES:
+            with suppress(MemoryError), self._lock:  # it is noted: the next one may add it up
+                self._add_up()
+
+    def _ended(
+        self, call: Call, in_flight: int, rows: Rows, runs: Sequence[Ran], times: Times
+    ) -> None:
+        counters = self._of(call)
+        ended: dict[str, int] = {}
+        if any(rows.status):
+            for status in rows.status:
+                name = _ENDED_AS.get(status, "failed")
+                ended[name] = ended.get(name, 0) + 1
+        else:
+            ended["completed"] = rows.count
+        # Counting tokens scores none.
+        tokens = 0 if call is Call.COUNT_TOKENS else sum(rows.scored_token_count)
+        counters.note(times, runs)
+        counters.settle(in_flight, ended, tokens, sum(rows.truncated))
 
     def end_failed(
         self,
@@ -205,6 +224,7 @@ class Counters:
     ) -> None:
         """Note the end of a call that failed as a whole, and the runs that it led."""
         with self._lock:
+            self._add_up()
             counters = self._of(call)
             counters.note(times, runs)
             counters.settle(in_flight, {_ENDED_AS.get(status, "failed"): rows})
@@ -218,6 +238,7 @@ class Counters:
         """Return a consistent copy."""
         copy: dict[Call, CallCounters] = {}
         with self._lock:
+            self._add_up()
             for call, counters in self._calls.items():
                 copy[call] = CallCounters()
                 copy[call].add(counters)
@@ -228,6 +249,13 @@ class Counters:
         with self._lock:
             for call, counters in other.items():
                 self._of(call).add(counters)
+
+    def _add_up(self) -> None:
+        """Count what was noted; under the lock."""
+        notes = self._notes
+        while notes:
+            notes[0]()  # taken off once it is counted, which Python may be refused the memory for
+            notes.popleft()
 
     def _of(self, call: Call) -> CallCounters:
         counters = self._calls.get(call)
