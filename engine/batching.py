@@ -111,6 +111,15 @@ class _Group(NamedTuple):
     def tokens(self) -> int:
         return self.longest * len(self.indices)
 
+    def left(self) -> "_Group | None":
+        """Return the group of those windows that have no outcome yet."""
+        work = self.work
+        indices = [i for i in self.indices if work.outputs[i] is None and work.errors[i] is None]
+        if not indices:
+            return None
+        longest, *_, shortest = (len(work.windows[i].ids) for i in (indices[0], indices[-1]))
+        return _Group(work, indices, longest, shortest)
+
 
 class _Turn(NamedTuple):
     """A run that has begun, and what was taken off the queue for it."""
@@ -205,10 +214,14 @@ class Batcher:
         """Note a run that begins; where Python is refused memory, nothing is noted."""
         control = RunControl([group.work for group in taken])
         scheduler = self._scheduler
-        control.alone = not scheduler.under_way and scheduler.expected < 2 and self._only(leader)
+        control.alone = not scheduler.runs and scheduler.expected < 2 and self._only(leader)
         turn = _Turn(taken, control)
-        self._runs.add(control)
-        scheduler.under_way += 1
+        try:
+            self._runs.add(control)
+            scheduler.runs.add(control)
+        except BaseException:
+            self._end(control)
+            raise
         leader.turn = turn
 
     def _only(self, work: Work) -> bool:
@@ -219,17 +232,21 @@ class Batcher:
         return len(self._scheduler.queues) == 1 and queue[0].work is queue[-1].work is work
 
     def _end(self, control: RunControl) -> None:
-        if control in self._runs:
-            self._runs.remove(control)
-            self._scheduler.under_way -= 1
+        self._runs.discard(control)
+        self._scheduler.runs.discard(control)
 
     def _give_back(self, work: Work) -> None:
-        """Let others lead the run that a caller who leaves was to lead."""
-        if work.turn is not None:
-            taken, control = work.turn
-            work.turn = None
-            self._end(control)
-            self._put_back([group for group in taken if group.work is not work])
+        """Let others lead what is left of the run of a caller who leaves."""
+        if work.turn is None:
+            return
+        taken, control = work.turn
+        work.turn = None
+        self._end(control)
+        others = [group for group in taken if group.work is not work]
+        self._put_back([left for group in others if (left := group.left()) is not None])
+        for group in others:
+            if group.work.missing == 0:
+                self._wake(group.work)
 
     def _put_back(self, taken: Sequence[_Group]) -> None:
         for group in reversed(taken):
@@ -331,9 +348,9 @@ class Batcher:
             if watched:
                 self._watchdog.release(control)
             with self._mutex:
-                self._end(control)  # before the turn is forgotten: who is interrupted gives it back
-                leader.turn = None
+                self._end(control)
                 self._hand_out(members, outcomes, error)
+                leader.turn = None  # who is interrupted before gives back what is left
                 if leader.missing and leader.ticket.failure() is None:
                     self._let_wait(leader)
                 self._scheduler.dispatch()

@@ -14,18 +14,21 @@ from contextlib import suppress
 
 # Does one part of a call; must raise nothing but what ends a thread or a process.
 Part = Callable[[], None]
+_EMPTY = (IndexError, MemoryError)  # of a deque: the error itself may be refused memory
 
 
 class _Parts:
-    """The parts of one call that nobody has begun, and how many have not ended."""
+    """The parts of one call that nobody has begun, and those that have not ended.
 
-    __slots__ = ("_ended", "_lock", "_missing", "_todo")
+    A caller in a Python host may be interrupted after each call of a function, and either thread
+    refused memory: so what counts is one step that needs none.
+    """
+
+    __slots__ = ("_ended", "_others", "_todo")
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._todo = deque(parts)
-        self._missing = len(self._todo)
-        self._lock = threading.Lock()
-        # Not an event, which needs memory to be set: the caller waits for it without an end.
+        self._others = deque([None] * (len(self._todo) - 1))  # one less than have to end
         self._ended = threading.Lock()
         self._ended.acquire()
 
@@ -36,20 +39,22 @@ class _Parts:
 
     def do_next(self) -> bool:
         """Do a part; tell whether there was one."""
+        taken, part = True, None
         try:
             part = self._todo.popleft()
-        except IndexError:
-            return False
-        try:
             part()
+        except _EMPTY:
+            taken = part is not None
+            if taken:
+                raise
         finally:
-            del part  # it holds a model, which the next line may let go
-            self._lock.acquire()  # "with" needs memory
-            self._missing -= 1
-            if not self._missing:
-                self._ended.release()
-            self._lock.release()
-        return True
+            part = None  # it holds a model, which the next lines may let go
+            if taken:
+                try:
+                    self._others.pop()
+                except _EMPTY:  # all others have ended
+                    self._ended.release()
+        return taken
 
     def wait(self) -> None:
         """Return when the last part has ended."""
@@ -62,7 +67,8 @@ class Crew:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # "with" a condition, an interrupted caller would keep it
+        self._changed = threading.Condition(self._lock)
         self._calls: deque[_Parts] = deque()  # of which helpers may take parts
         self._threads: set[threading.Thread] = set()
         self._idle = 0
@@ -83,13 +89,13 @@ class Crew:
             self._finish(work)
             raise
         finally:
-            with self._changed:
+            with self._lock:
                 if work in self._calls:
                     self._calls.remove(work)
 
     def stop(self) -> None:
         """End the helpers, each after the part that it does; the next call starts others."""
-        with self._changed:
+        with self._lock:
             threads, self._threads = self._threads, set()
             self._changed.notify_all()
         for thread in threads:
@@ -105,7 +111,7 @@ class Crew:
         wanted = work.waiting - 1
         if not wanted:
             return
-        with self._changed:
+        with self._lock:
             self._calls.append(work)
             for _ in range(min(wanted - self._idle, self._most - len(self._threads))):
                 thread = threading.Thread(target=self._help, name="semantic-helper", daemon=True)
@@ -121,7 +127,7 @@ class Crew:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         own = threading.current_thread()
         while True:
-            with self._changed:
+            with self._lock:
                 if own not in self._threads:
                     return
                 if not self._calls:

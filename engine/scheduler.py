@@ -37,7 +37,7 @@ class Scheduler:
         """Share among as many runs; the limit may be set anew while nothing runs."""
         self.limit = limit
         self.mutex = threading.Lock()
-        self.under_way = 0
+        self.runs: set[object] = set()
         self.expected = 0
         self.queues: dict[Queue, None] = {}  # that are not empty
         self.arrivals: Iterator[int] = count()
@@ -49,7 +49,7 @@ class Scheduler:
 
     def has_room(self) -> bool:
         """Tell whether another run may begin."""
-        return not self.limit or self.under_way < self.limit
+        return not self.limit or len(self.runs) < self.limit
 
     def dispatch(self) -> None:
         """Begin what may begin, the oldest first.

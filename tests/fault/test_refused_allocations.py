@@ -67,7 +67,7 @@ def test_a_run_that_is_refused_memory_makes_way_for_the_next(
         batcher.execute(again, ignore)
         assert again.errors == [None] * len(lengths), position
         assert again.outputs == [[length] for length in lengths]
-        assert not scheduler.under_way, f"a run keeps its place since allocation {position}"
+        assert not scheduler.runs, f"a run keeps its place since allocation {position}"
         assert not scheduler.queues, f"work stays in the queue since allocation {position}"
         position += 1
     assert refused > 5

@@ -163,7 +163,7 @@ def test_a_caller_that_leaves_by_an_exception_gives_its_turn_back(
     runs.open()
     assert right(first.finish())
     assert all(right(caller.finish()) for caller in followers)
-    assert (scheduler.under_way, dict(scheduler.queues)) == (0, {})
+    assert (scheduler.runs, dict(scheduler.queues)) == (set(), {})
     assert runs.batches == [[1], [20, 30]]
 
 
@@ -192,7 +192,7 @@ def test_a_turn_that_its_leader_does_not_take_goes_to_the_others(
     assert leaves.is_set()
     assert right(follower.finish())
     assert runs.batches == [[1], [20]]
-    assert (scheduler.under_way, dict(scheduler.queues)) == (0, {})
+    assert (scheduler.runs, dict(scheduler.queues)) == (set(), {})
 
 
 def test_one_caller_with_many_runs_has_all_cpus_until_another_comes(
@@ -250,7 +250,7 @@ def test_many_callers_of_many_models_all_get_their_own(models: Models, runs: Run
     assert wrong == []
     assert runs.most_at_once <= 2
     scheduler = four[0]._scheduler
-    assert (scheduler.under_way, dict(scheduler.queues)) == (0, {})
+    assert (scheduler.runs, dict(scheduler.queues)) == (set(), {})
     after = work(8)
     four[0].execute(after, ignore)
     assert right(after)
