@@ -34,6 +34,7 @@ from .errors import (
     CancelledError,
     ClosedError,
     DeadlineError,
+    InternalError,
     InvalidArgumentError,
     NotFoundError,
     NotReadyError,
@@ -50,6 +51,8 @@ from .watchdog import Watchdog
 Kind = TypeVar("Kind", bound=results.Result)
 
 _CLOSED_NAME = "(closed)"
+_READY = State.READY  # to look a member up may take memory
+_NOT_ASKED = InternalError("a model was not asked; please report this")
 # With as many threads as CPUs and one or two more, three models on two CPUs end together; without,
 # the third would begin when the first two have ended, and leave a CPU idle.
 _MORE_THREADS = 2
@@ -434,33 +437,41 @@ class Registry:
             )
         if len(texts) > MAX_ROWS:
             raise InvalidArgumentError(f"{len(texts)} rows in one call; pass at most {MAX_ROWS}")
-        asks: list[Ask] = []
-        outcomes: list[Ask | SemanticError] = []
+        outcomes: list[Ask | SemanticError] = [_NOT_ASKED] * len(requests)
         try:
-            for request in requests:
+            for index, request in enumerate(requests):
                 try:
-                    asks.append(self._ask(request, texts))
+                    outcomes[index] = self._ask(request, texts)
                 except SemanticError as error:
-                    outcomes.append(error.detached())
-                else:
-                    outcomes.append(asks[-1])
+                    outcomes[index] = error.detached()
+            asks = [each for each in outcomes if isinstance(each, Ask)]
+            answer_together(asks, self._crew, self._shelves.scheduler)
         except BaseException as error:
-            for ask in asks:
-                ask.fail(error)
+            for each in outcomes:
+                if isinstance(each, Ask):
+                    each.fail(error)
             raise
-        answer_together(asks, self._crew, self._shelves.scheduler)
         return collect([each.ended if isinstance(each, Ask) else each for each in outcomes])
 
     def _ask(self, request: ModelRequest, texts: Sequence[Text]) -> Ask:
         if request.refused is not None:
             raise request.refused
         options = request.options
-        entry, model = self._lease(request.model)
-        call = tasks.call_of(model)
-        record = Recorder(entry.counters, call, len(texts))
-        ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
-        asked = tasks.Request(call, texts, None, options, ticket, record)
-        return Ask(model, asked, partial(self._end_lease, entry, ticket))
+        entry = self._lease(request.model)
+        ticket: Ticket | None = None
+        try:
+            model = entry.model
+            assert model is not None
+            call = tasks.call_of(model)
+            record = Recorder(entry.counters, call, len(texts))
+            ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
+            asked = tasks.Request(call, texts, None, options, ticket, record)
+            return Ask(model, asked, partial(self._end_lease, entry, ticket))
+        except BaseException:  # Python was refused memory
+            if ticket is not None:
+                self._tickets.close(ticket)
+            self._give_up_lease(entry)
+            raise
 
     def cancel(self, key: int) -> bool:
         """Stop queued and running work that carries the key; tell whether there was any."""
@@ -484,9 +495,15 @@ class Registry:
         if others is not None:
             _check_texts(others)
         n = len(texts)
-        entry, model = self._lease(handle)
-        record = Recorder(entry.counters, call, n)
-        ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
+        entry = self._lease(handle)
+        try:
+            model = entry.model
+            assert model is not None
+            record = Recorder(entry.counters, call, n)
+            ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
+        except BaseException:  # Python was refused memory
+            self._give_up_lease(entry)
+            raise
         try:
             if others is not None and len(others) != n:
                 raise InvalidArgumentError(f"{n} left texts came with {len(others)} right texts")
@@ -508,20 +525,19 @@ class Registry:
             raise errors[0].detached(input_index=0)
         return result
 
-    def _lease(self, handle: int) -> tuple[_Entry, Model]:
+    def _lease(self, handle: int) -> _Entry:
         """Keep a ready model from being unloaded until ``_end_lease``.
 
         Without the lock, for which hundreds of callers would stand in line: each step here is a
         single one of the interpreter. A call notes its lease before it looks at the state, and
-        whatever stops a model changes the state before it looks at the leases.
+        whatever stops a model changes the state before it looks at the leases. Once it is noted,
+        nothing takes memory, which Python could be refused, until the caller can give it up.
         """
         while True:
             entry = self._ready(handle)
             entry.leases.append(None)
-            if entry.state is State.READY:
-                model = entry.model
-                assert model is not None
-                return entry, model
+            if entry.state is _READY:
+                return entry
             self._give_up_lease(entry)
 
     def _end_lease(self, entry: _Entry, ticket: Ticket) -> None:
@@ -530,8 +546,8 @@ class Registry:
         self._give_up_lease(entry)
 
     def _give_up_lease(self, entry: _Entry) -> None:
-        entry.leases.pop()
-        if entry.state is not State.READY:
+        del entry.leases[-1]
+        if entry.state is not _READY:
             with self._changed:
                 self._changed.notify_all()
 

@@ -46,6 +46,7 @@ _TASK_OF_CALL = {
     Call.EMBED: Task.EMBEDDING,
 }
 _PAIR_CALLS = frozenset({Call.CLASSIFY_PAIRS, Call.CLASSIFY_TOKEN_PAIRS})
+_CALL_OF_TASK = {task: call for call, task in _TASK_OF_CALL.items() if call not in _PAIR_CALLS}
 
 
 class Request(NamedTuple):
@@ -114,7 +115,7 @@ def answer(model: Model, request: Request) -> results.Result:
 
 def call_of(model: Model) -> Call:
     """Return the call that does the model's task with single texts."""
-    return next(call for call, task in _TASK_OF_CALL.items() if task is model.spec.task)
+    return _CALL_OF_TASK[model.spec.task]
 
 
 def policy_of(model: Model, call: Call, options: RunOptions) -> Policy:

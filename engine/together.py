@@ -92,21 +92,17 @@ class _Group(NamedTuple):
 def answer_together(asks: Sequence[Ask], crew: Crew, scheduler: Scheduler) -> None:
     """End every request with a result or an error.
 
-    Raise only what interrupts the calling thread, after all have ended.
+    Raise only what interrupts the calling thread, after all runs have ended; requests that have
+    not ended then are the caller's to fail.
     """
 
     def give_up() -> None:
         for ask in asks:
             ask.request.ticket.cancel()
 
-    try:
-        groups = _prepare(asks)
-    except BaseException as error:
-        for ask in asks:
-            ask.fail(error)
-        raise
-    scheduler.expect(len(groups))
-    crew.do((partial(_answer, group, scheduler) for group in groups), give_up)
+    parts = [partial(_answer, group, scheduler) for group in _prepare(asks)]
+    scheduler.expect(len(parts))
+    crew.do(parts, give_up)
 
 
 def _prepare(asks: Sequence[Ask]) -> list[_Group]:

@@ -1,21 +1,27 @@
-"""Memory that Python itself is refused, at each of its allocations in turn: no run keeps its place.
+"""Memory that Python itself is refused, at each of its allocations in turn: nothing is kept.
 
-A run that begins and that nobody ends would make all later calls of its model wait for ever.
+A run that begins and that nobody ends would make all later calls of its model wait for ever, and
+so would a call that keeps its lease everybody who unloads the model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
 
+from libsemantic.engine import tasks, together
 from libsemantic.engine.batching import Batcher, RunControl, Window
 from libsemantic.engine.grouping import Limits
+from libsemantic.engine.model import Model
+from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
 from libsemantic.engine.scheduler import Scheduler
 from libsemantic.engine.ticket import Ticket
+from libsemantic.engine.together import ModelRequest
 from libsemantic.engine.watchdog import Watchdog
 
 from ..unit.test_batching import work
+from ..unit.test_registry import MEAN, SEQ
 
 _testcapi = pytest.importorskip("_testcapi")  # some builds of Python leave it out
 LIMITS = Limits(
@@ -67,3 +73,53 @@ def test_a_run_that_is_refused_memory_makes_way_for_the_next(
 
 def ignore() -> None:
     """Stand for what is told when the work is admitted."""
+
+
+def remember(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
+    """Let a function answer for a model what it did the first time.
+
+    The libraries below it end the process where Python refuses them memory.
+    """
+    known: dict[str, object] = {}
+    function: Callable[..., object] = getattr(module, name)
+
+    def remembering(model: Model, *arguments: object) -> object:
+        if model.info.name not in known:
+            known[model.info.name] = function(model, *arguments)
+        return known[model.info.name]
+
+    monkeypatch.setattr(module, name, remembering)
+
+
+@pytest.mark.parametrize("calls", ["one model", "models together"])
+def test_a_call_that_is_refused_memory_keeps_no_lease(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, calls: str
+) -> None:
+    handles = [registry.load(path) for path in (SEQ, MEAN)]
+    requests = [ModelRequest(handle) for handle in handles]
+    call = {
+        "one model": lambda: registry.classify(handles[0], ["math"]),
+        "models together": lambda: registry.run_models(requests, ["math"]),
+    }[calls]
+    remember(monkeypatch, tasks, "answer")
+    remember(monkeypatch, tasks, "score")
+    remember(monkeypatch, together, "prepare")
+    for _ in range(3):
+        call()
+    refused = unhurt = position = 0
+    while unhurt < 20:  # behind the last allocation
+        _testcapi.set_nomemory(position, position + 1)
+        try:
+            call()
+            unhurt += 1
+        except MemoryError:
+            refused, unhurt = refused + 1, 0
+        finally:
+            _testcapi.remove_mem_hooks()
+        kept = [len(registry._entries[handle].leases) for handle in handles]
+        assert (kept, registry._tickets._open) == ([0, 0], set()), position
+        assert registry._shelves.scheduler.expected == 0, position
+        position += 1
+    assert refused > 5
+    call()
+    assert registry.stats().in_flight.sum() == 0

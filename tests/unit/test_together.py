@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
+from libsemantic.engine import tasks
 from libsemantic.engine.batching import Batcher, RunControl, Window
 from libsemantic.engine.config import (
     MAX_REQUESTS,
@@ -386,6 +387,23 @@ def test_faults_of_one_model_are_no_matter_of_the_others(
     again = registry.run_models([ModelRequest(h) for h in handles], ["math"])
     assert again.status == (Status.OK,) * 3
     assert registry.stats().in_flight.sum() == 0
+
+
+def test_an_interrupted_call_keeps_no_lease(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seq = registry.load(SEQ)
+    alike = [ModelRequest(seq), ModelRequest(seq, RunOptions(threshold=0.9))]
+
+    def interrupted(*_: object) -> Result:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            registry.run_models(alike, ["math"])
+    assert registry.stats().in_flight.sum() == 0
+    registry.unload(seq, 0)
 
 
 def test_deadlines_and_keys_end_their_request_only(registry: Registry, gate: Gate) -> None:
