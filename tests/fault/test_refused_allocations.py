@@ -4,6 +4,7 @@ A run that begins and that nobody ends would make all later calls of its model w
 so would a call that keeps its lease everybody who unloads the model.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -73,6 +74,29 @@ def test_a_run_that_is_refused_memory_makes_way_for_the_next(
 
 def ignore() -> None:
     """Stand for what is told when the work is admitted."""
+
+
+class Refused:
+    """A run that Python is refused memory to stop, the first time."""
+
+    def __init__(self) -> None:
+        self.deadline = 0.0  # long past
+        self.asked = 0
+        self.stopped = threading.Event()
+
+    def expire(self) -> None:
+        self.asked += 1
+        if self.asked == 1:
+            raise MemoryError
+        self.stopped.set()
+
+
+def test_a_watchdog_that_is_refused_memory_tries_again(watchdog: Watchdog) -> None:
+    for _ in range(2):  # the second one needs the thread that the first one started
+        run = Refused()
+        watchdog.watch(run)
+        assert run.stopped.wait(10)
+        assert run.asked == 2
 
 
 def remember(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
