@@ -95,11 +95,17 @@ def answer_together(asks: Sequence[Ask], crew: Crew, scheduler: Scheduler) -> No
     Raise only what interrupts the calling thread, after all runs have ended; requests that have
     not ended then are the caller's to fail.
     """
+    tickets = [ask.request.ticket for ask in asks]
 
     def give_up() -> None:
-        for ask in asks:
-            ask.request.ticket.cancel()
+        for ticket in tickets:
+            ticket.cancel()
 
+    # A cancellation that came after the first and before the last was opened is for all of its key.
+    keys = {ticket.key for ticket in tickets if ticket.cancelled}
+    for ticket in tickets:
+        if ticket.key in keys:
+            ticket.cancel()
     parts = [partial(_answer, group, scheduler) for group in _prepare(asks)]
     scheduler.expect(len(parts))
     crew.do(parts, give_up)

@@ -409,6 +409,27 @@ def test_faults_of_one_model_are_no_matter_of_the_others(
     assert registry.stats().in_flight.sum() == 0
 
 
+def test_a_key_that_is_cancelled_while_a_call_begins_ends_all_its_requests(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seq, token, mean = (registry.load(path) for path in (SEQ, TOKEN, MEAN))
+    keyed = RunOptions(cancel_key=7)
+    requests = [
+        *(ModelRequest(seq, keyed), ModelRequest(token), ModelRequest(mean, keyed)),
+        ModelRequest(seq, RunOptions(cancel_key=8)),
+    ]
+    lease = registry._lease
+
+    def cancelling(handle: int) -> object:
+        if handle == token:  # the first request is under way, the third not yet
+            assert registry.cancel(7)
+        return lease(handle)
+
+    monkeypatch.setattr(registry, "_lease", cancelling)
+    answers = registry.run_models(requests, ["math"])
+    assert answers.status == (Status.CANCELLED, Status.OK, Status.CANCELLED, Status.OK)
+
+
 def test_an_interrupted_call_keeps_no_lease(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
