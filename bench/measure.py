@@ -5,6 +5,7 @@ What the machine does besides then falls on all of them alike, and ratios are fo
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,8 @@ from contenders import Contender, Kind, Report
 
 # Texts in a run that are tried. On a CPU larger batches of mixed lengths only pad.
 BATCHES = (1, 4, 16)
+# Threads of ONNX Runtime that spin go on for 50 ms after a run, and would slow down who comes next.
+_REST_SECONDS = 0.1
 
 Say = Callable[[str], None]
 Value = Callable[[Report], float]
@@ -202,7 +205,11 @@ def measure(
 
 
 def run_slice(contender: Contender, workload: Workload, setting: Setting) -> Report:
-    """Run one slice; its first texts, which find the caches empty, are asked beforehand."""
+    """Run one slice once the one before has come to rest.
+
+    Its first text, which finds the caches empty, is asked beforehand.
+    """
+    time.sleep(_REST_SECONDS)
     contender.worker.run(workload.order[:1], 1, setting)
     report = contender.worker.run(workload.order, workload.callers, setting)
     if not report.latencies:

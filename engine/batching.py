@@ -239,6 +239,9 @@ class Batcher:
 
     def _plan(self, work: Work) -> list[_Group]:
         """Split the windows into groups for a run each."""
+        if len(work.windows) == 1:
+            length = len(work.windows[0].ids)
+            return [_Group(work, (0,), length, length)]
         lengths = [len(window.ids) for window in work.windows]
         return [
             _Group(work, indices, lengths[indices[0]], lengths[indices[-1]])

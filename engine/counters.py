@@ -7,9 +7,11 @@ expired, cancelled and in flight, so that the books balance at any moment.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 from .errors import SemanticError, Status
@@ -22,6 +24,8 @@ BUCKET_BOUNDS = (
 )
 # The same for the texts and windows of a run.
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
+# A call leaves two notes. One call in so many adds them up, which takes 0.1 ms.
+_MOST_NOTES = 32
 
 
 class Call(IntEnum):
@@ -147,33 +151,48 @@ _ENDED_AS = {
 
 
 class Counters:
-    """The counters of one model, safe from any thread."""
+    """The counters of one model, safe from any thread.
+
+    A call only notes what is to be counted, a single step of the interpreter. Notes are added up
+    in their order before anyone reads, and as soon as there are many: to count at once, with caches
+    that the run has emptied, took a tenth of what a call costs.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[Call, CallCounters] = {}
+        self._notes: deque[Callable[[], None]] = deque()
 
     def begin(self, call: Call, rows: int) -> None:
         """Note rows that were admitted and are now in flight."""
-        with self._lock:
-            self._of(call).in_flight += rows
+        self._notes.append(partial(self._begun, call, rows))
+
+    def _begun(self, call: Call, rows: int) -> None:
+        self._of(call).in_flight += rows
 
     def end(
         self, call: Call, in_flight: int, rows: Rows, runs: Sequence[Ran], times: Times
     ) -> None:
         """Note the end of a call that returned row by row, and the runs that it led."""
-        with self._lock:
-            counters = self._of(call)
-            counters.in_flight -= in_flight
-            counters.note(times, runs)
-            if any(rows.status):
-                for status in rows.status:
-                    self._count(counters, Status(status), 1)
-            else:
-                counters.completed += rows.count
-            if call is not Call.COUNT_TOKENS:  # which scores none
-                counters.tokens += sum(rows.scored_token_count)
-            counters.truncated += sum(rows.truncated)
+        self._notes.append(partial(self._ended, call, in_flight, rows, runs, times))
+        if len(self._notes) >= _MOST_NOTES:
+            with self._lock:
+                self._add_up()
+
+    def _ended(
+        self, call: Call, in_flight: int, rows: Rows, runs: Sequence[Ran], times: Times
+    ) -> None:
+        counters = self._of(call)
+        counters.in_flight -= in_flight
+        counters.note(times, runs)
+        if any(rows.status):
+            for status in rows.status:
+                self._count(counters, Status(status), 1)
+        else:
+            counters.completed += rows.count
+        if call is not Call.COUNT_TOKENS:  # which scores none
+            counters.tokens += sum(rows.scored_token_count)
+        counters.truncated += sum(rows.truncated)
 
     def end_failed(
         self,
@@ -186,6 +205,7 @@ class Counters:
     ) -> None:
         """Note the end of a call that failed as a whole, and the runs that it led."""
         with self._lock:
+            self._add_up()
             counters = self._of(call)
             counters.in_flight -= in_flight
             counters.note(times, runs)
@@ -200,6 +220,7 @@ class Counters:
         """Return a consistent copy."""
         copy: dict[Call, CallCounters] = {}
         with self._lock:
+            self._add_up()
             for call, counters in self._calls.items():
                 copy[call] = CallCounters()
                 copy[call].add(counters)
@@ -210,6 +231,12 @@ class Counters:
         with self._lock:
             for call, counters in other.items():
                 self._of(call).add(counters)
+
+    def _add_up(self) -> None:
+        """Count what was noted; under the lock."""
+        notes = self._notes
+        while notes:
+            notes.popleft()()
 
     def _of(self, call: Call) -> CallCounters:
         counters = self._calls.get(call)

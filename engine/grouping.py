@@ -49,8 +49,6 @@ class Limits:
 
 def split(lengths: Sequence[int], limits: Limits) -> list[Sequence[int]]:
     """Split windows into runs; return the indices of each, the longest window first."""
-    if len(lengths) == 1:
-        return [(0,)]
     runs: list[Sequence[int]] = []
     members: list[int] = []
     longest = 0

@@ -123,7 +123,7 @@ class Runner:
         self.inputs = graph.inputs
         self._outputs = [graph.output]
         self._idle_options: list[ort.RunOptions] = []
-        self._device = device
+        self._memory, self._index = device.provider.memory, device.index
         self.provider = device.provider.name
         require_assigned(device, [*(session for _, session in self._parts), self._session])
         if made:
@@ -144,7 +144,7 @@ class Runner:
 
     def run(self, feeds: Feeds, control: RunControl) -> Output:
         """Run the graph on its inputs as far as ``control`` says, unless and until it stops it."""
-        if self._device.provider.memory:
+        if self._memory:
             values = as_values(feeds)
             value = self._controlled(partial(self._bound_output, values, control.layer), control)
             found: Output = value.numpy()
@@ -182,7 +182,7 @@ class Runner:
         binding = session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
-        binding.bind_output(wanted, self._device.provider.memory, self._device.index)
+        binding.bind_output(wanted, self._memory, self._index)
         binding.synchronize_inputs()  # the copies to the device are on no stream of the run
         session.run_with_iobinding(binding, options)
         (answer,) = binding.get_outputs()
@@ -190,7 +190,7 @@ class Runner:
 
     def run_values(self, values: Values, control: RunControl) -> ort.OrtValue:
         """Run a graph without exits with values that stay ONNX Runtime's own."""
-        if self._device.provider.memory:
+        if self._memory:
             bound = partial(self._bound, self._session, self._outputs[0], values)
             return self._controlled(bound, control)
         run, outputs = self._session.run_with_ort_values, self._outputs
@@ -198,10 +198,9 @@ class Runner:
 
     def keep(self, arrays: Feeds) -> Values:
         """Hand over arrays that many runs take: copied to the device if it has its own memory."""
-        memory = self._device.provider.memory
-        if not memory:
+        if not self._memory:
             return as_values(arrays)
-        place = memory, self._device.index
+        place = self._memory, self._index
         return {n: ort.OrtValue.ortvalue_from_numpy(each, *place) for n, each in arrays.items()}
 
     def _controlled(self, run: Callable[[ort.RunOptions], Answer], control: RunControl) -> Answer:

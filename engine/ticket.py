@@ -42,7 +42,7 @@ class Ticket:
 
     def check(self) -> None:
         """Raise if the work is to stop."""
-        failure = self.failure()
+        failure = self.failure() if self.cancelled or self.deadline < FOREVER else None
         if failure is not None:
             try:
                 raise failure
