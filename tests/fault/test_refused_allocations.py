@@ -5,7 +5,7 @@ so would a call that keeps its lease everybody who unloads the model.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -34,13 +34,6 @@ SOON_MS = 10_000
 def length_of_each(windows: Sequence[Window], control: RunControl) -> list[Float32]:
     del control
     return [np.array([len(window.ids)], np.float32) for window in windows]
-
-
-@pytest.fixture
-def watchdog() -> Iterator[Watchdog]:
-    guard = Watchdog()
-    yield guard
-    guard.stop()
 
 
 @pytest.mark.parametrize("lengths", [(3,), (3, 9, 3, 20, 3)], ids=["at once", "queued"])
