@@ -114,10 +114,11 @@ def test_a_call_that_is_refused_memory_keeps_no_lease(
 ) -> None:
     handles = [registry.load(path) for path in (SEQ, MEAN)]
     requests = [ModelRequest(handle) for handle in handles]
-    call = {
+    known: dict[str, Callable[[], object]] = {
         "one model": lambda: registry.classify(handles[0], ["math"]),
         "models together": lambda: registry.run_models(requests, ["math"]),
-    }[calls]
+    }
+    call = known[calls]
     remember(monkeypatch, tasks, "answer")
     remember(monkeypatch, tasks, "score")
     remember(monkeypatch, together, "prepare")

@@ -63,7 +63,7 @@ def value(name: str, dtype: int, shape: Sequence[int | str | None] | None) -> on
 
 def file_with(*outputs: OnnxOutput) -> OnnxFile:
     inputs = (OnnxInput("input_ids", "int64", ("batch", "tokens")),)
-    return OnnxFile(Path("m.onnx"), 1, inputs, outputs, ("",), (), {}, "fp32")
+    return OnnxFile(Path("m.onnx"), 1, inputs, outputs, (), {}, "fp32")
 
 
 # Inputs and outputs
