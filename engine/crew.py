@@ -14,18 +14,18 @@ from contextlib import suppress
 
 # Does one part of a call; must raise nothing but what ends a thread or a process.
 Part = Callable[[], None]
+_LOOK_SECONDS = 1.0  # who ended the last part may have been refused the memory to tell
 
 
 class _Parts:
     """The parts of one call that nobody has begun, and how many have not ended."""
 
-    __slots__ = ("_lock", "_missing", "_todo", "ended")
+    __slots__ = ("_ended", "_missing", "_todo")
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._todo = deque(parts)
-        self._missing = len(self._todo)
-        self._lock = threading.Lock()
-        self.ended = threading.Event()
+        self._missing = [None] * len(self._todo)  # to shorten it is a single step
+        self._ended = threading.Event()
 
     @property
     def waiting(self) -> int:
@@ -42,11 +42,15 @@ class _Parts:
             part()
         finally:
             del part  # it holds a model, which the next line may let go
-            with self._lock:
-                self._missing -= 1
-                if not self._missing:
-                    self.ended.set()
+            del self._missing[-1]
+            if not self._missing:
+                self._ended.set()
         return True
+
+    def wait(self) -> None:
+        """Wait until all parts have ended."""
+        while self._missing:
+            self._ended.wait(_LOOK_SECONDS)
 
 
 class Crew:
@@ -91,7 +95,7 @@ class Crew:
     def _finish(work: _Parts) -> None:
         while work.do_next():
             pass
-        work.ended.wait()
+        work.wait()
 
     def _offer(self, work: _Parts) -> None:
         wanted = work.waiting - 1

@@ -106,9 +106,19 @@ def answer_together(asks: Sequence[Ask], crew: Crew, scheduler: Scheduler) -> No
     for ticket in tickets:
         if ticket.key in keys:
             ticket.cancel()
-    parts = [partial(_answer, group, scheduler) for group in _prepare(asks)]
-    scheduler.expect(len(parts))
-    crew.do(parts, give_up)
+    groups = _prepare(asks)
+    expected = [None] * len(groups)  # those that have not ended
+
+    def ended() -> None:
+        scheduler.expect(-1)
+        del expected[-1]
+
+    parts = [partial(_answer, group, ended) for group in groups]
+    scheduler.expect(len(expected))
+    try:
+        crew.do(parts, give_up)
+    finally:
+        scheduler.expect(-len(expected))
 
 
 def _prepare(asks: Sequence[Ask]) -> list[_Group]:
@@ -174,8 +184,8 @@ def _encode_once(model: Model, offsets: bool) -> Encode:
     return encode
 
 
-def _answer(group: _Group, scheduler: Scheduler) -> None:
-    """Score what the requests of a group share, and end each of them."""
+def _answer(group: _Group, ended: Callable[[], None]) -> None:
+    """Score what the requests of a group share, and end each of them and what was expected."""
     try:
         rows, asks = group
         first = asks[0]
@@ -191,7 +201,7 @@ def _answer(group: _Group, scheduler: Scheduler) -> None:
         for ask in asks:
             _decode(ask, list(rows), outputs)
     finally:
-        scheduler.expect(-1)
+        ended()
 
 
 def _decode(ask: Ask, rows: list[Row], outputs: Sequence[Sequence[Float32]]) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from libsemantic.engine import tasks, together
 from libsemantic.engine.batching import Batcher, RunControl, Window
+from libsemantic.engine.crew import Crew
+from libsemantic.engine.errors import OutOfMemoryError
 from libsemantic.engine.grouping import Limits
 from libsemantic.engine.model import Model
 from libsemantic.engine.registry import Registry
@@ -114,11 +116,13 @@ def test_a_call_that_is_refused_memory_keeps_no_lease(
 ) -> None:
     handles = [registry.load(path) for path in (SEQ, MEAN)]
     requests = [ModelRequest(handle) for handle in handles]
-    known: dict[str, Callable[[], object]] = {
-        "one model": lambda: registry.classify(handles[0], ["math"]),
-        "models together": lambda: registry.run_models(requests, ["math"]),
+    known: dict[str, Callable[[], bool]] = {  # which tell whether all was answered
+        "one model": lambda: bool(registry.classify(handles[0], ["math"])),
+        "models together": lambda: not registry.run_models(requests, ["math"]).first_error(),
     }
     call = known[calls]
+    # Python waits for ever for a thread that is refused memory.
+    monkeypatch.setattr(registry, "_crew", Crew(0))
     remember(monkeypatch, tasks, "answer")
     remember(monkeypatch, tasks, "score")
     remember(monkeypatch, together, "prepare")
@@ -128,16 +132,16 @@ def test_a_call_that_is_refused_memory_keeps_no_lease(
     while unhurt < 20:  # behind the last allocation
         _testcapi.set_nomemory(position, position + 1)
         try:
-            call()
-            unhurt += 1
-        except MemoryError:
-            refused, unhurt = refused + 1, 0
+            answered = call()
+        except (MemoryError, OutOfMemoryError, RuntimeError):  # a lock is the last
+            answered = False
         finally:
             _testcapi.remove_mem_hooks()
+        refused, unhurt = (refused, unhurt + 1) if answered else (refused + 1, 0)
         kept = [len(registry._entries[handle].leases) for handle in handles]
-        assert (kept, registry._tickets._open) == ([0, 0], set()), position
+        assert kept == [0, 0], position
         assert registry._shelves.scheduler.expected == 0, position
         position += 1
     assert refused > 5
-    call()
+    assert call()
     assert registry.stats().in_flight.sum() == 0
