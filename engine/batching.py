@@ -331,8 +331,8 @@ class Batcher:
             if watched:
                 self._watchdog.release(control)
             with self._mutex:
+                self._end(control)  # before the turn is forgotten: who is interrupted gives it back
                 leader.turn = None
-                self._end(control)
                 self._hand_out(members, outcomes, error)
                 if leader.missing and leader.ticket.failure() is None:
                     self._let_wait(leader)

@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import partial
@@ -136,6 +137,23 @@ class CallCounters:
             self.batch_rows.note(run.rows)
             self.padding_tokens += run.padding_tokens
 
+    def settle(
+        self, in_flight: int, ended: Mapping[str, int], tokens: int = 0, truncated: int = 0
+    ) -> None:
+        """Take rows that were in flight off, and add those that ``ended`` by the counter's name.
+
+        All or nothing: what Python is refused the memory to count is counted another time.
+        """
+        left = self.in_flight - in_flight
+        tokens += self.tokens
+        truncated += self.truncated
+        sums = [(name, getattr(self, name) + count) for name, count in ended.items()]
+        for name, value in sums:  # no step from here on needs memory
+            setattr(self, name, value)
+        self.in_flight = left
+        self.tokens = tokens
+        self.truncated = truncated
+
 
 class Times(NamedTuple):
     """Seconds of a call, and of the phases that it came to."""
@@ -144,7 +162,7 @@ class Times(NamedTuple):
     phases: Mapping[Phase, float]
 
 
-_ENDED_AS = {
+_ENDED_AS: Mapping[int, str] = {
     Status.OK: "completed",
     Status.DEADLINE: "expired",
     Status.CANCELLED: "cancelled",
@@ -177,23 +195,24 @@ class Counters:
         """Note the end of a call that returned row by row, and the runs that it led."""
         self._notes.append(partial(self._ended, call, in_flight, rows, runs, times))
         if len(self._notes) >= _MOST_NOTES or rows.count > _MOST_NOTED_ROWS:
-            with self._lock:
+            with suppress(MemoryError), self._lock:  # it is noted: the next one may add it up
                 self._add_up()
 
     def _ended(
         self, call: Call, in_flight: int, rows: Rows, runs: Sequence[Ran], times: Times
     ) -> None:
         counters = self._of(call)
-        counters.in_flight -= in_flight
-        counters.note(times, runs)
+        ended: dict[str, int] = {}
         if any(rows.status):
             for status in rows.status:
-                self._count(counters, Status(status), 1)
+                name = _ENDED_AS.get(status, "failed")
+                ended[name] = ended.get(name, 0) + 1
         else:
-            counters.completed += rows.count
-        if call is not Call.COUNT_TOKENS:  # which scores none
-            counters.tokens += sum(rows.scored_token_count)
-        counters.truncated += sum(rows.truncated)
+            ended["completed"] = rows.count
+        # Counting tokens scores none.
+        tokens = 0 if call is Call.COUNT_TOKENS else sum(rows.scored_token_count)
+        counters.note(times, runs)
+        counters.settle(in_flight, ended, tokens, sum(rows.truncated))
 
     def end_failed(
         self,
@@ -208,9 +227,8 @@ class Counters:
         with self._lock:
             self._add_up()
             counters = self._of(call)
-            counters.in_flight -= in_flight
             counters.note(times, runs)
-            self._count(counters, status, rows)
+            counters.settle(in_flight, {_ENDED_AS.get(status, "failed"): rows})
 
     def refuse(self, call: Call, rows: int) -> None:
         """Note rows that were not taken on."""
@@ -237,18 +255,14 @@ class Counters:
         """Count what was noted; under the lock."""
         notes = self._notes
         while notes:
-            notes.popleft()()
+            notes[0]()  # taken off once it is counted, which Python may be refused the memory for
+            notes.popleft()
 
     def _of(self, call: Call) -> CallCounters:
         counters = self._calls.get(call)
         if counters is None:  # making one takes 15 µs
             counters = self._calls[call] = CallCounters()
         return counters
-
-    @staticmethod
-    def _count(counters: CallCounters, status: Status, rows: int) -> None:
-        name = _ENDED_AS.get(status, "failed")
-        setattr(counters, name, getattr(counters, name) + rows)
 
 
 class Recorder:
@@ -258,6 +272,7 @@ class Recorder:
         "_call",
         "_counters",
         "_in_flight",
+        "_is_noted",
         "_last",
         "_phases",
         "_rows",
@@ -270,14 +285,15 @@ class Recorder:
         self._call = call
         self._rows = rows
         self._in_flight = 0
+        self._is_noted = False
         self._started = self._last = time.perf_counter()
         self._phases: dict[Phase, float] = {}
         self.runs: Sequence[Ran] = ()  # of the model, led by this call
 
     def admitted(self) -> None:
         """Note that the queue took the rows."""
-        self._in_flight = self._rows
         self._counters.begin(self._call, self._rows)
+        self._in_flight = self._rows  # once they are counted: they are taken off again
 
     def ended(self, phase: Phase, when: float = 0.0) -> None:
         """Note the end of a phase, by default now: it began when the one before it ended."""
@@ -290,9 +306,12 @@ class Recorder:
         self.ended(Phase.DECODE)
         times = Times(self._last - self._started, self._phases)
         self._counters.end(self._call, self._in_flight, rows, self.runs, times)
+        self._is_noted = True
 
     def failed(self, error: BaseException) -> None:
-        """Note that the whole call failed, or was not taken on at all."""
+        """Note that the whole call failed, or was not taken on at all, unless it has answered."""
+        if self._is_noted:
+            return
         status = error.status if isinstance(error, SemanticError) else Status.INTERNAL
         taken_on = self._in_flight or status is Status.INTERNAL or status in _ENDED_AS
         if not taken_on:

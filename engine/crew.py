@@ -14,18 +14,20 @@ from contextlib import suppress
 
 # Does one part of a call; must raise nothing but what ends a thread or a process.
 Part = Callable[[], None]
-_LOOK_SECONDS = 1.0  # who ended the last part may have been refused the memory to tell
 
 
 class _Parts:
     """The parts of one call that nobody has begun, and how many have not ended."""
 
-    __slots__ = ("_ended", "_missing", "_todo")
+    __slots__ = ("_ended", "_lock", "_missing", "_todo")
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._todo = deque(parts)
-        self._missing = [None] * len(self._todo)  # to shorten it is a single step
-        self._ended = threading.Event()
+        self._missing = len(self._todo)
+        self._lock = threading.Lock()
+        # Not an event, which needs memory to be set: the caller waits for it without an end.
+        self._ended = threading.Lock()
+        self._ended.acquire()
 
     @property
     def waiting(self) -> int:
@@ -42,15 +44,17 @@ class _Parts:
             part()
         finally:
             del part  # it holds a model, which the next line may let go
-            del self._missing[-1]
+            self._lock.acquire()  # "with" needs memory
+            self._missing -= 1
             if not self._missing:
-                self._ended.set()
+                self._ended.release()
+            self._lock.release()
         return True
 
     def wait(self) -> None:
-        """Wait until all parts have ended."""
-        while self._missing:
-            self._ended.wait(_LOOK_SECONDS)
+        """Return when the last part has ended."""
+        with self._ended:
+            pass
 
 
 class Crew:

@@ -231,10 +231,8 @@ def _open(
     opened = open_graph(spec, dense, device, options.adapter_mode)
     max_tokens, position_limit = longest_window(spec, opened, options.max_tokens)
     ticket.check()
-    tokenizer_before = resident_bytes()
-    held = _share_tokenizer(spec.tokenizer_path, shelves.tokenizers, ticket)
+    held, tokenizer_grown = _share_tokenizer(spec.tokenizer_path, shelves.tokenizers, ticket)
     tokenizer = held.tokenizer
-    tokenizer_grown = max(0, resident_bytes() - tokenizer_before)
     spec = check_vocabulary(spec, tokenizer, opened)
     ticket.check()
     threads = options.intra_op_threads or runtime.intra_op_threads or available_cpus()
@@ -295,16 +293,24 @@ def _precision(spec: ModelSpec, device: Device) -> str:
     return device.precision.name.lower() if spec.onnx is None else spec.onnx.dtype
 
 
-def _share_tokenizer(path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticket) -> HeldTokenizer:
-    """Return the tokenizer of a file, the same one for all files that make the same."""
+def _share_tokenizer(
+    path: Path, tokenizers: Shelf[HeldTokenizer], ticket: Ticket
+) -> tuple[HeldTokenizer, int]:
+    """Return the tokenizer of a file, the same one for all files that make the same.
+
+    The number is what resident memory grew by for it now: 0 where it was there already.
+    """
     data = read_tokenizer(path)
+    grown = 0
 
     def hold() -> HeldTokenizer:
+        nonlocal grown
         before = resident_bytes()
         tokenizer = make_tokenizer(path, data)
-        return HeldTokenizer(tokenizer, max(0, resident_bytes() - before))
+        grown = max(0, resident_bytes() - before)
+        return HeldTokenizer(tokenizer, grown)
 
-    return tokenizers.share(identity_of(data), hold, ticket)
+    return tokenizers.share(identity_of(data), hold, ticket), grown
 
 
 @contextmanager

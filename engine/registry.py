@@ -7,6 +7,7 @@ they use; unloading waits for the leases, and new calls see that the model is cl
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -50,9 +51,9 @@ from .watchdog import Watchdog
 
 Kind = TypeVar("Kind", bound=results.Result)
 
+_READY = State.READY  # looking it up needs memory in Python 3.11
 _CLOSED_NAME = "(closed)"
-_READY = State.READY  # to look a member up may take memory
-_NOT_ASKED = InternalError("a model was not asked; please report this")
+_NOT_ASKED = InternalError("a request was not looked at; please report this")
 # With as many threads as CPUs and one or two more, three models on two CPUs end together; without,
 # the third would begin when the first two have ended, and leave a CPU idle.
 _MORE_THREADS = 2
@@ -61,7 +62,8 @@ _MORE_THREADS = 2
 class _Entry:
     """A handle and what it stands for; ``model`` is None while it loads.
 
-    ``leases`` has an element for each call that holds the model.
+    ``leases`` has an element for each call that holds the model; taking one off a list would need
+    memory.
     """
 
     __slots__ = ("counters", "handle", "leases", "model", "name", "replacing", "state")
@@ -71,7 +73,7 @@ class _Entry:
         self.name = name
         self.state = State.LOADING
         self.model: Model | None = None
-        self.leases: list[None] = []
+        self.leases: deque[None] = deque()
         self.replacing = False
         self.counters = Counters()
 
@@ -445,6 +447,8 @@ class Registry:
                 except SemanticError as error:
                     outcomes[index] = error.detached()
             asks = [each for each in outcomes if isinstance(each, Ask)]
+            # Not one by one: a cancellation in between would end some, and the call would go on.
+            self._tickets.add(*[ask.request.ticket for ask in asks])
             answer_together(asks, self._crew, self._shelves.scheduler)
         except BaseException as error:
             for each in outcomes:
@@ -457,19 +461,17 @@ class Registry:
         if request.refused is not None:
             raise request.refused
         options = request.options
+        ticket = Ticket(options.timeout_ms, options.cancel_key)
         entry = self._lease(request.model)
-        ticket: Ticket | None = None
+        model = entry.model
         try:
-            model = entry.model
             assert model is not None
             call = tasks.call_of(model)
             record = Recorder(entry.counters, call, len(texts))
-            ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
             asked = tasks.Request(call, texts, None, options, ticket, record)
             return Ask(model, asked, partial(self._end_lease, entry, ticket))
-        except BaseException:  # Python was refused memory
-            if ticket is not None:
-                self._tickets.close(ticket)
+        except BaseException:  # Python was refused memory: nobody else would end the lease
+            del model
             self._give_up_lease(entry)
             raise
 
@@ -495,16 +497,13 @@ class Registry:
         if others is not None:
             _check_texts(others)
         n = len(texts)
+        ticket = Ticket(options.timeout_ms, options.cancel_key)
         entry = self._lease(handle)
+        model, record = entry.model, None
         try:
-            model = entry.model
             assert model is not None
             record = Recorder(entry.counters, call, n)
-            ticket = self._tickets.open(options.timeout_ms, options.cancel_key)
-        except BaseException:  # Python was refused memory
-            self._give_up_lease(entry)
-            raise
-        try:
+            self._tickets.add(ticket)
             if others is not None and len(others) != n:
                 raise InvalidArgumentError(f"{n} left texts came with {len(others)} right texts")
             if n > MAX_ROWS:
@@ -512,11 +511,11 @@ class Registry:
             tasks.check(model, call, options)
             request = tasks.Request(call, texts, others, options, ticket, record)
             result = tasks.answer(model, request)
-        except BaseException as error:
-            record.failed(error)
-            raise
-        else:
             record.answered(result.rows)
+        except BaseException as error:
+            if record is not None:  # else Python was refused the memory for it
+                record.failed(error)
+            raise
         finally:
             del model
             self._end_lease(entry, ticket)
@@ -528,10 +527,12 @@ class Registry:
     def _lease(self, handle: int) -> _Entry:
         """Keep a ready model from being unloaded until ``_end_lease``.
 
+        Whoever calls it holds the lease at once: between the note of a lease and the ``try`` that
+        ends it nothing may need memory, which Python may be refused.
+
         Without the lock, for which hundreds of callers would stand in line: each step here is a
         single one of the interpreter. A call notes its lease before it looks at the state, and
-        whatever stops a model changes the state before it looks at the leases. Once it is noted,
-        nothing takes memory, which Python could be refused, until the caller can give it up.
+        whatever stops a model changes the state before it looks at the leases.
         """
         while True:
             entry = self._ready(handle)
@@ -546,7 +547,7 @@ class Registry:
         self._give_up_lease(entry)
 
     def _give_up_lease(self, entry: _Entry) -> None:
-        del entry.leases[-1]
+        entry.leases.pop()
         if entry.state is not _READY:
             with self._changed:
                 self._changed.notify_all()

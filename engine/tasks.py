@@ -45,8 +45,12 @@ _TASK_OF_CALL = {
     Call.CLASSIFY_TOKEN_PAIRS: Task.TOKEN_CLASSIFICATION,
     Call.EMBED: Task.EMBEDDING,
 }
+_CALL_OF_TASK = {
+    Task.SEQUENCE_CLASSIFICATION: Call.CLASSIFY,
+    Task.TOKEN_CLASSIFICATION: Call.CLASSIFY_TOKENS,
+    Task.EMBEDDING: Call.EMBED,
+}
 _PAIR_CALLS = frozenset({Call.CLASSIFY_PAIRS, Call.CLASSIFY_TOKEN_PAIRS})
-_CALL_OF_TASK = {task: call for call, task in _TASK_OF_CALL.items() if call not in _PAIR_CALLS}
 
 
 class Request(NamedTuple):

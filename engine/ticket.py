@@ -75,8 +75,12 @@ class Tickets:
     def open(self, timeout_ms: int, key: int) -> Ticket:
         """Start a call."""
         ticket = Ticket(timeout_ms, key)
-        self._open.add(ticket)
+        self.add(ticket)
         return ticket
+
+    def add(self, *tickets: Ticket) -> None:
+        """Start a call that has several tickets: whoever cancels finds all of them, or none."""
+        self._open.update(tickets)
 
     def close(self, ticket: Ticket) -> None:
         """End a call."""

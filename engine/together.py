@@ -92,20 +92,14 @@ class _Group(NamedTuple):
 def answer_together(asks: Sequence[Ask], crew: Crew, scheduler: Scheduler) -> None:
     """End every request with a result or an error.
 
-    Raise only what interrupts the calling thread, after all runs have ended; requests that have
-    not ended then are the caller's to fail.
+    Raise only what interrupts the calling thread, or memory that it is refused: then nobody works
+    at them any more, and the caller is to end those that have not ended.
     """
-    tickets = [ask.request.ticket for ask in asks]
 
     def give_up() -> None:
-        for ticket in tickets:
-            ticket.cancel()
+        for ask in asks:
+            ask.request.ticket.cancel()
 
-    # A cancellation that came after the first and before the last was opened is for all of its key.
-    keys = {ticket.key for ticket in tickets if ticket.cancelled}
-    for ticket in tickets:
-        if ticket.key in keys:
-            ticket.cancel()
     groups = _prepare(asks)
     expected = [None] * len(groups)  # those that have not ended
 
@@ -152,8 +146,8 @@ def _prepare(asks: Sequence[Ask]) -> list[_Group]:
                 encode = encoders[tokens]
                 rows = prepare(model, request.texts, None, policy, request.ticket, encode)
                 group = groups[key] = _Group(rows, [])
-            group.asks.append(ask)
             request.record.ended(Phase.TOKENIZE)
+            group.asks.append(ask)  # last: what fails before it takes no part in the runs
         except Exception as error:
             ask.fail(error)
     return list(groups.values())

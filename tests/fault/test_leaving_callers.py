@@ -102,6 +102,36 @@ def test_an_interrupted_waiter_is_not_woken_in_place_of_another() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_a_leader_that_is_interrupted_at_its_end_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a Python host Ctrl-C may come between any two steps."""
+
+    def run(batch: Sequence[Window], control: RunControl) -> Sequence[Float32]:
+        del control
+        return outputs(batch)
+
+    queue = batcher(run)
+    end = queue._end
+    interrupted: list[RunControl] = []
+
+    def end_late(control: RunControl) -> None:
+        if not interrupted:
+            interrupted.append(control)
+            raise KeyboardInterrupt
+        end(control)
+
+    monkeypatch.setattr(queue, "_end", end_late)
+    with pytest.raises(KeyboardInterrupt):
+        queue.execute(Work(windows(1), Ticket()), lambda: None)
+    next_one = threading.Thread(
+        target=queue.execute, args=(Work(windows(1), Ticket()), lambda: None), daemon=True
+    )
+    next_one.start()
+    next_one.join(5)
+    assert not next_one.is_alive()
+
+
 def test_refused_memory_is_told_as_what_it_is() -> None:
     def run(batch: Sequence[Window], control: RunControl) -> Sequence[Float32]:
         del batch, control

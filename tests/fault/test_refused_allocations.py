@@ -1,30 +1,29 @@
-"""Memory that Python itself is refused, at each of its allocations in turn: nothing is kept.
+"""Memory that Python itself is refused, at each of its allocations in turn: no run keeps its place.
 
 A run that begins and that nobody ends would make all later calls of its model wait for ever, and
-so would a call that keeps its lease everybody who unloads the model.
+so would a lease whoever unloads the model.
 """
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from libsemantic.engine import tasks, together
 from libsemantic.engine.batching import Batcher, RunControl, Window
+from libsemantic.engine.config import RunOptions
 from libsemantic.engine.crew import Crew
-from libsemantic.engine.errors import OutOfMemoryError
 from libsemantic.engine.grouping import Limits
-from libsemantic.engine.model import Model
 from libsemantic.engine.registry import Registry
-from libsemantic.engine.results import Float32
+from libsemantic.engine.results import Answers, Float32
 from libsemantic.engine.scheduler import Scheduler
 from libsemantic.engine.ticket import Ticket
 from libsemantic.engine.together import ModelRequest
+from libsemantic.engine.tokenization import Encoded, Tokenizer
 from libsemantic.engine.watchdog import Watchdog
 
 from ..unit.test_batching import work
-from ..unit.test_registry import MEAN, SEQ
 
 _testcapi = pytest.importorskip("_testcapi")  # some builds of Python leave it out
 LIMITS = Limits(
@@ -71,6 +70,90 @@ def ignore() -> None:
     """Stand for what is told when the work is admitted."""
 
 
+KEY = 7
+ASKED = RunOptions(cancel_key=KEY)
+CALLS: dict[str, Callable[[Registry, int], object]] = {
+    "a call": lambda registry, model: registry.classify(model, ["math"], ASKED),
+    "a call of bad texts": lambda registry, model: registry.classify(model, [None, "math"], ASKED),
+    "requests": lambda registry, model: registry.run_models(
+        [
+            ModelRequest(model, ASKED),
+            ModelRequest(model, RunOptions(cancel_key=KEY, threshold=0.9)),
+        ],
+        ["math"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_call_that_is_refused_memory_leaves_nothing_behind(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Without the packages that it calls, some of which end the process then."""
+    model = registry.load(str(Path(__file__).parents[1] / "golden" / "models" / "bert-seq"))
+    entry = registry._entries[model]
+    assert entry.model is not None
+    encoded = entry.model.tokenizer.encode(["math"], False)
+    output = np.zeros(len(entry.model.info.labels), np.float32)
+
+    def encode(tokenizer: Tokenizer, texts: Sequence[str], offsets: bool) -> list[Encoded]:
+        del tokenizer, texts, offsets
+        return encoded
+
+    def score(windows: Sequence[Window], control: RunControl) -> Sequence[Float32]:
+        del control
+        return [output] * len(windows)
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    monkeypatch.setattr(entry.model.batcher, "_run", score)
+    call = CALLS[kind]
+    refused = unhurt = position = 0
+    while unhurt < 20:  # behind the last allocation
+        _testcapi.set_nomemory(position, position + 1)
+        answer: object = None
+        try:
+            answer = call(registry, model)
+        except Exception:
+            pass
+        finally:
+            _testcapi.remove_mem_hooks()
+        hurt = answer is None or (isinstance(answer, Answers) and answer.first_error() is not None)
+        refused, unhurt = (refused + 1, 0) if hurt else (refused, unhurt + 1)
+        assert not entry.leases, f"a lease is left since allocation {position}"
+        assert not registry.cancel(KEY), f"a ticket is left since allocation {position}"
+        stats = registry.stats()
+        assert stats.in_flight.sum() == 0, f"rows are in flight since allocation {position}"
+        expected = registry._shelves.scheduler.expected
+        assert not expected, f"runs are expected since allocation {position}"
+        position += 1
+    assert refused > 20
+    call(registry, model)
+    registry.unload(model, 0)
+
+
+def test_a_caller_hears_of_the_end_of_its_parts_without_memory() -> None:
+    """It waits for it without an end, and nobody else would tell it."""
+    for position in range(40):
+        ended = threading.Event()
+
+        def part(position: int = position) -> None:
+            _testcapi.set_nomemory(position, position + 1)
+
+        def call(ended: threading.Event = ended) -> None:
+            try:
+                Crew(1).do([part], lambda: None)
+            except (MemoryError, RuntimeError):
+                pass
+            finally:
+                _testcapi.remove_mem_hooks()
+            ended.set()
+
+        threading.Thread(target=call, daemon=True).start()
+        heard = ended.wait(5)
+        _testcapi.remove_mem_hooks()
+        assert heard, f"the caller waits for ever since allocation {position}"
+
+
 class Refused:
     """A run that Python is refused memory to stop, the first time."""
 
@@ -92,56 +175,3 @@ def test_a_watchdog_that_is_refused_memory_tries_again(watchdog: Watchdog) -> No
         watchdog.watch(run)
         assert run.stopped.wait(10)
         assert run.asked == 2
-
-
-def remember(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
-    """Let a function answer for a model what it did the first time.
-
-    The libraries below it end the process where Python refuses them memory.
-    """
-    known: dict[str, object] = {}
-    function: Callable[..., object] = getattr(module, name)
-
-    def remembering(model: Model, *arguments: object) -> object:
-        if model.info.name not in known:
-            known[model.info.name] = function(model, *arguments)
-        return known[model.info.name]
-
-    monkeypatch.setattr(module, name, remembering)
-
-
-@pytest.mark.parametrize("calls", ["one model", "models together"])
-def test_a_call_that_is_refused_memory_keeps_no_lease(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, calls: str
-) -> None:
-    handles = [registry.load(path) for path in (SEQ, MEAN)]
-    requests = [ModelRequest(handle) for handle in handles]
-    known: dict[str, Callable[[], bool]] = {  # which tell whether all was answered
-        "one model": lambda: bool(registry.classify(handles[0], ["math"])),
-        "models together": lambda: not registry.run_models(requests, ["math"]).first_error(),
-    }
-    call = known[calls]
-    # Python waits for ever for a thread that is refused memory.
-    monkeypatch.setattr(registry, "_crew", Crew(0))
-    remember(monkeypatch, tasks, "answer")
-    remember(monkeypatch, tasks, "score")
-    remember(monkeypatch, together, "prepare")
-    for _ in range(3):
-        call()
-    refused = unhurt = position = 0
-    while unhurt < 20:  # behind the last allocation
-        _testcapi.set_nomemory(position, position + 1)
-        try:
-            answered = call()
-        except (MemoryError, OutOfMemoryError, RuntimeError):  # a lock is the last
-            answered = False
-        finally:
-            _testcapi.remove_mem_hooks()
-        refused, unhurt = (refused, unhurt + 1) if answered else (refused + 1, 0)
-        kept = [len(registry._entries[handle].leases) for handle in handles]
-        assert kept == [0, 0], position
-        assert registry._shelves.scheduler.expected == 0, position
-        position += 1
-    assert refused > 5
-    assert call()
-    assert registry.stats().in_flight.sum() == 0

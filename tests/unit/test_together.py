@@ -409,27 +409,6 @@ def test_faults_of_one_model_are_no_matter_of_the_others(
     assert registry.stats().in_flight.sum() == 0
 
 
-def test_a_key_that_is_cancelled_while_a_call_begins_ends_all_its_requests(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seq, token, mean = (registry.load(path) for path in (SEQ, TOKEN, MEAN))
-    keyed = RunOptions(cancel_key=7)
-    requests = [
-        *(ModelRequest(seq, keyed), ModelRequest(token), ModelRequest(mean, keyed)),
-        ModelRequest(seq, RunOptions(cancel_key=8)),
-    ]
-    lease = registry._lease
-
-    def cancelling(handle: int) -> object:
-        if handle == token:  # the first request is under way, the third not yet
-            assert registry.cancel(7)
-        return lease(handle)
-
-    monkeypatch.setattr(registry, "_lease", cancelling)
-    answers = registry.run_models(requests, ["math"])
-    assert answers.status == (Status.CANCELLED, Status.OK, Status.CANCELLED, Status.OK)
-
-
 def test_an_interrupted_call_keeps_no_lease(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,6 +447,32 @@ def test_deadlines_and_keys_end_their_request_only(registry: Registry, gate: Gat
     assert (stats.completed.sum(), stats.expired.sum(), stats.cancelled.sum()) == (1, 1, 1)
     assert stats.in_flight.sum() == 0
     assert not registry.cancel(7)
+
+
+def test_a_key_ends_all_requests_that_carry_it_or_is_not_found(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However early it is cancelled: here after each request's model has been leased."""
+    handles = [registry.load(path) for path in (SEQ, TOKEN, MEAN)]
+    requests = [ModelRequest(handle, RunOptions(cancel_key=7)) for handle in handles]
+    lease, leased, found = registry._lease, [], []
+
+    for moment in range(len(handles)):
+
+        def and_cancel(handle: int, moment: int = moment) -> object:
+            held = lease(handle)
+            leased.append(handle)
+            if len(leased) == moment + 1:
+                found.append(registry.cancel(7))
+            return held
+
+        leased.clear()
+        monkeypatch.setattr(registry, "_lease", and_cancel)
+        try:
+            ended = set(registry.run_models(requests, ["math"]).status)
+        except SemanticError as error:
+            ended = {error.status}
+        assert ended == {Status.CANCELLED if found[-1] else Status.OK}
 
 
 def test_unloading_and_cleaning_up_wait_for_the_requests_of_their_model(
