@@ -1,7 +1,7 @@
 """Model families in the size of their best known models: config.json, and names and shapes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from random_models import MODERNBERT_BASE, modernbert_shapes
 
@@ -113,15 +113,12 @@ _BERT_NAMES = _PostNorm(
     outer="output.dense",
     norms=("attention.output.LayerNorm", "output.LayerNorm"),
 )
-_DEBERTA_NAMES = _PostNorm(
-    layers="encoder.layer",
+_DEBERTA_NAMES = replace(
+    _BERT_NAMES,
     square=(
         *(f"attention.self.{each}_proj" for each in ("query", "key", "value")),
         "attention.output.dense",
     ),
-    inner="intermediate.dense",
-    outer="output.dense",
-    norms=("attention.output.LayerNorm", "output.LayerNorm"),
 )
 _DISTILBERT_NAMES = _PostNorm(
     layers="transformer.layer",

@@ -26,7 +26,7 @@ from family_shapes import SIZES
 from machine import describe
 from numpy.typing import NDArray
 from random_models import write_model
-from report import ModelReport, targets_table
+from report import targets_table
 from targets import INT8_LIMITS, Target
 
 from libsemantic.engine.batching import RunControl
@@ -47,6 +47,7 @@ THREADS = (1, 2)
 MEMORY, LOWEST, MEDIAN, NEIGHBOURS, TOGETHER = 0.35, 0.99, 0.997, 0.92, 1e-5
 
 Float32 = NDArray[np.float32]
+Groups = list[tuple[str, list[Target]]]  # what was to be reached, by model
 
 
 def open_model(folder: Path, steps: int, threads: int) -> Runner:
@@ -192,18 +193,18 @@ def nearest(vectors: Float32) -> NDArray[np.int64]:
     return rows
 
 
-def family_reports() -> list[ModelReport]:
+def of_families() -> Groups:
     """Load every family in base size, one after the other."""
-    reports = []
+    groups: Groups = []
     print_memory_head()
     for title, (config, shapes) in SIZES.items():
         with tempfile.TemporaryDirectory() as name:
             write_model(Path(name), config, shapes)
-            reports.append(ModelReport(title, (), (), targets=[memory_target(title, Path(name))]))
-    return reports
+            groups.append((title, [memory_target(title, Path(name))]))
+    return groups
 
 
-def reports_of(minilm: Path, seconds: float) -> list[ModelReport]:
+def of_models(minilm: Path, seconds: float) -> Groups:
     """Measure MiniLM and a model of ModernBERT-base's shape."""
     with tempfile.TemporaryDirectory() as name:
         large = Path(name)
@@ -214,7 +215,7 @@ def reports_of(minilm: Path, seconds: float) -> list[ModelReport]:
         for title, folder in folders.items():
             targets[title].append(memory_target(title, folder))
     targets[minilm.name] += compare_answers(minilm)
-    return [ModelReport(title, (), (), targets=found) for title, found in targets.items()]
+    return list(targets.items())
 
 
 def main() -> None:
@@ -232,10 +233,8 @@ def main() -> None:
     machine = describe({})
     print("\n".join(machine.lines()))
     print(f"int8 of {byte_steps()} steps; one caller, medians, wall and CPU time")
-    found = (
-        family_reports() if arguments.families else reports_of(arguments.model, arguments.seconds)
-    )
-    print(targets_table([(each.model, each.targets) for each in found], quiet=machine.quiet))
+    found = of_families() if arguments.families else of_models(arguments.model, arguments.seconds)
+    print(targets_table(found, quiet=machine.quiet))
 
 
 if __name__ == "__main__":

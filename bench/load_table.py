@@ -110,7 +110,7 @@ def measure_load(
     say: Say,
 ) -> None:
     """Let the workers answer in turn; without the sampler, which takes time itself."""
-    for number_ in range(rounds):
+    for number in range(rounds):
         for workload in workloads:
             for name, worker in workers.items():
                 worker.run(workload.order[:1], 1, DEFAULT)
@@ -118,4 +118,4 @@ def measure_load(
                 if not report.latencies:
                     raise RuntimeError(f"{name} answered nothing: {report.first_error}")
                 results.add(name, workload.name, report)
-        say(f"  round {number_ + 1} of {rounds}")
+        say(f"  round {number + 1} of {rounds}")

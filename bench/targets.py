@@ -97,6 +97,10 @@ def load_targets(results: Results, cpus: int) -> list[Target]:
     callers wait, one call's turn comes after that time × callers / CPUs.
     """
 
+    def failed(*places: tuple[str, str]) -> str:
+        errors = any(results.has(*each) and results.errors(*each) for each in places)
+        return "calls failed" if errors else ""
+
     def row(
         what: str,
         limit: float,
@@ -108,9 +112,8 @@ def load_targets(results: Results, cpus: int) -> list[Target]:
         at_least: bool,
     ) -> Target:
         ours = ONE_MODEL, workload
-        failed = any(results.has(*each) and results.errors(*each) for each in (ours, against))
         ratio = results.ratio(ours, against, value, against_value)
-        return Target(what, limit, at_least, ratio, "calls failed" if failed else "")
+        return Target(what, limit, at_least, ratio, failed(ours, against))
 
     def turn(report: Report) -> float:
         return mean_latency(report) * CROWD / cpus
@@ -139,6 +142,7 @@ def load_targets(results: Results, cpus: int) -> list[Target]:
             QUEUED_MICROSECONDS,
             False,
             None if waits is None else 1e3 * waits,
+            failed(alone),
         ),
     ]
 

@@ -116,11 +116,6 @@ class ModelSpec:
     base_files: tuple[Path, ...]
     base_bytes: int
 
-    @property
-    def onnx_path(self) -> Path | None:
-        """Return the ONNX file; None where the weights are safetensors."""
-        return self.weights_path if self.source == "onnx" else None
-
 
 def read_artifact(
     path: str,

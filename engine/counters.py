@@ -27,6 +27,7 @@ BUCKET_BOUNDS = (
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 # A call leaves two notes. One call in so many adds them up, which takes 0.1 ms.
 _MOST_NOTES = 32
+_MOST_NOTED_ROWS = 32  # a note of more would hold memory that nobody knows of
 
 
 class Call(IntEnum):
@@ -193,7 +194,7 @@ class Counters:
     ) -> None:
         """Note the end of a call that returned row by row, and the runs that it led."""
         self._notes.append(partial(self._ended, call, in_flight, rows, runs, times))
-        if len(self._notes) >= _MOST_NOTES:
+        if len(self._notes) >= _MOST_NOTES or rows.count > _MOST_NOTED_ROWS:
             with suppress(MemoryError), self._lock:  # it is noted: the next one may add it up
                 self._add_up()
 

@@ -93,7 +93,6 @@ class OnnxFile:
     size: int
     inputs: tuple[OnnxInput, ...]
     outputs: tuple[OnnxOutput, ...]
-    domains: tuple[str, ...]
     external: tuple[tuple[str, int], ...]
     weight_bytes: Mapping[str, int]
     dtype: str
@@ -127,7 +126,6 @@ def inspect_onnx(path: Path) -> OnnxFile:
         size=size,
         inputs=_inputs(path, model.graph),
         outputs=tuple(_output(value) for value in model.graph.output),
-        domains=tuple(sorted({node.domain for node in nodes})),
         external=_external_data(path, [tensor for _, tensor in tensors]),
         weight_bytes=weight_bytes,
         dtype=dtype,

@@ -29,8 +29,8 @@ class Scheduler:
     """The runs under way and the queues of models that share the CPUs.
 
     ``limit`` runs at a time, 0 for any number. ``expected`` counts parts of calls that are to run
-    side by side. Hold ``mutex``, which guards the queues too, at
-    every step; it is held for microseconds.
+    side by side. Hold ``mutex``, which guards the queues too, at every step; it is held for
+    microseconds.
     """
 
     def __init__(self, limit: int = 0) -> None:

@@ -101,8 +101,18 @@ def answer_together(asks: Sequence[Ask], crew: Crew, scheduler: Scheduler) -> No
             ask.request.ticket.cancel()
 
     groups = _prepare(asks)
-    scheduler.expect(len(groups))
-    crew.do((partial(_answer, group, scheduler) for group in groups), give_up)
+    expected = [None] * len(groups)  # those that have not ended
+
+    def ended() -> None:
+        scheduler.expect(-1)
+        del expected[-1]
+
+    parts = [partial(_answer, group, ended) for group in groups]
+    scheduler.expect(len(expected))
+    try:
+        crew.do(parts, give_up)
+    finally:
+        scheduler.expect(-len(expected))
 
 
 def _prepare(asks: Sequence[Ask]) -> list[_Group]:
@@ -136,8 +146,8 @@ def _prepare(asks: Sequence[Ask]) -> list[_Group]:
                 encode = encoders[tokens]
                 rows = prepare(model, request.texts, None, policy, request.ticket, encode)
                 group = groups[key] = _Group(rows, [])
-            group.asks.append(ask)
             request.record.ended(Phase.TOKENIZE)
+            group.asks.append(ask)  # last: what fails before it takes no part in the runs
         except Exception as error:
             ask.fail(error)
     return list(groups.values())
@@ -168,8 +178,8 @@ def _encode_once(model: Model, offsets: bool) -> Encode:
     return encode
 
 
-def _answer(group: _Group, scheduler: Scheduler) -> None:
-    """Score what the requests of a group share, and end each of them."""
+def _answer(group: _Group, ended: Callable[[], None]) -> None:
+    """Score what the requests of a group share, and end each of them and what was expected."""
     try:
         rows, asks = group
         first = asks[0]
@@ -185,7 +195,7 @@ def _answer(group: _Group, scheduler: Scheduler) -> None:
         for ask in asks:
             _decode(ask, list(rows), outputs)
     finally:
-        scheduler.expect(-1)
+        ended()
 
 
 def _decode(ask: Ask, rows: list[Row], outputs: Sequence[Sequence[Float32]]) -> None:

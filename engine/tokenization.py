@@ -54,7 +54,7 @@ _OBJECT = rb"null|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
 _DROPPED = re.compile(
     rb'\s*\{\s*"version"\s*:\s*"1\.0"\s*,\s*"truncation"\s*:\s*(?:'
     + _OBJECT
-    + rb')\s*,\s*"padding"\s*:\s*('
+    + rb')\s*,\s*"padding"\s*:\s*(?:'
     + _OBJECT
     + rb')\s*,\s*(?="added_tokens")'
 )
@@ -299,11 +299,13 @@ def identity_of(data: bytes) -> tuple[bytes, object]:
     if head is None:
         return sha256(data).digest(), None
     try:
-        padding = json.loads(head[1])
+        padding = json.loads(head[0].rstrip()[:-1] + b"}")["padding"]
     except (ValueError, RecursionError):  # it is told with the whole file
         return sha256(data).digest(), None
-    rest = memoryview(data)[head.end() :]
-    return sha256(rest).digest(), padding.get("pad_id") if padding else "none"
+    pad_id = "none" if padding is None else padding.get("pad_id")
+    if padding is not None and type(pad_id) is not int:
+        return sha256(data).digest(), None
+    return sha256(memoryview(data)[head.end() :]).digest(), pad_id
 
 
 def make_tokenizer(path: Path, data: bytes) -> Tokenizer:

@@ -7,6 +7,8 @@ from typing import Protocol
 from .errors import OutOfMemoryError
 from .memory import MORE_THREADS
 
+_AGAIN_SECONDS = 0.01  # after which the thread looks again if Python was refused memory
+
 
 class Watched(Protocol):
     """A run in flight."""
@@ -69,17 +71,27 @@ class Watchdog:
             thread.join()
 
     def _guard(self) -> None:
-        while True:
-            with self._changed:
-                if self._thread is not threading.current_thread():
-                    return
-                now = time.monotonic()
-                expired = [run for run in self._watched if run.deadline <= now]
-                self._watched.difference_update(expired)
-                if not expired:
-                    nearest = min((run.deadline for run in self._watched), default=float("inf"))
-                    self._wakes_at = nearest
-                    self._changed.wait(min(nearest - now, threading.TIMEOUT_MAX))
+        guarding = True
+        while guarding:
+            try:
+                guarding = self._look()
+            except (MemoryError, RuntimeError):  # Python was refused memory, or a lock
+                time.sleep(_AGAIN_SECONDS)
+
+    def _look(self) -> bool:
+        """Expire what is due, else sleep until something may be; tell whether to look again."""
+        with self._changed:
+            if self._thread is not threading.current_thread():
+                return False
+            now = time.monotonic()
+            expired = [run for run in self._watched if run.deadline <= now]
+            if not expired:
+                self._wakes_at = min((run.deadline for run in self._watched), default=float("inf"))
+                try:
+                    self._changed.wait(min(self._wakes_at - now, threading.TIMEOUT_MAX))
+                finally:
                     self._wakes_at = float("-inf")
-            for run in expired:
-                run.expire()
+        for run in expired:
+            run.expire()
+            self.release(run)
+        return True

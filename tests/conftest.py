@@ -15,6 +15,7 @@ from libsemantic.engine.errors import SemanticError
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
 from libsemantic.engine.session import Session
+from libsemantic.engine.watchdog import Watchdog
 
 # The same examples on every machine, however slow it is.
 settings.register_profile("steady", deadline=None, derandomize=True)
@@ -30,6 +31,14 @@ def registry() -> Iterator[Registry]:
     yield fresh
     fresh.cleanup(30_000)
     assert fresh.list_models().count == 0
+
+
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    """Give a watchdog, whose thread ends with the test."""
+    guard = Watchdog()
+    yield guard
+    guard.stop()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from libsemantic.engine.config import Normalize, RunOptions
@@ -302,7 +303,7 @@ def _vectors(
         check_dimension(target_dim, width)
     options = _OPTIONS
     if target_layer > 0:
-        options = RunOptions(normalize=Normalize.ON, prompt_name="", layer=target_layer)
+        options = replace(_OPTIONS, layer=target_layer)
     result = registry.embed(handle, texts, options)
     require_all(result)
     context.slots.note_cuts(handle, result)

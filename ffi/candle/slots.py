@@ -61,7 +61,7 @@ class Slots:
     """Loads and finds the models of slots; safe from any thread.
 
     The models are the registry's; all that is held here is one lock for each slot, so that of
-    several loads at once the first one counts, and which models have told of a cut.
+    several loads at once the first one counts, and what was told of models.
     """
 
     def __init__(self, registry: Registry) -> None:

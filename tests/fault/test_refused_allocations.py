@@ -5,7 +5,7 @@ so would a lease whoever unloads the model.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from libsemantic.engine.config import RunOptions
 from libsemantic.engine.crew import Crew
 from libsemantic.engine.grouping import Limits
 from libsemantic.engine.registry import Registry
-from libsemantic.engine.results import Float32
+from libsemantic.engine.results import Answers, Float32
 from libsemantic.engine.scheduler import Scheduler
 from libsemantic.engine.ticket import Ticket
 from libsemantic.engine.together import ModelRequest
@@ -35,13 +35,6 @@ SOON_MS = 10_000
 def length_of_each(windows: Sequence[Window], control: RunControl) -> list[Float32]:
     del control
     return [np.array([len(window.ids)], np.float32) for window in windows]
-
-
-@pytest.fixture
-def watchdog() -> Iterator[Watchdog]:
-    guard = Watchdog()
-    yield guard
-    guard.stop()
 
 
 @pytest.mark.parametrize("lengths", [(3,), (3, 9, 3, 20, 3)], ids=["at once", "queued"])
@@ -117,19 +110,21 @@ def test_a_call_that_is_refused_memory_leaves_nothing_behind(
     refused = unhurt = position = 0
     while unhurt < 20:  # behind the last allocation
         _testcapi.set_nomemory(position, position + 1)
+        answer: object = None
         try:
-            call(registry, model)
+            answer = call(registry, model)
         except Exception:
-            refused += 1
-            unhurt = 0
-        else:
-            unhurt += 1
+            pass
         finally:
             _testcapi.remove_mem_hooks()
+        hurt = answer is None or (isinstance(answer, Answers) and answer.first_error() is not None)
+        refused, unhurt = (refused + 1, 0) if hurt else (refused, unhurt + 1)
         assert not entry.leases, f"a lease is left since allocation {position}"
         assert not registry.cancel(KEY), f"a ticket is left since allocation {position}"
         stats = registry.stats()
         assert stats.in_flight.sum() == 0, f"rows are in flight since allocation {position}"
+        expected = registry._shelves.scheduler.expected
+        assert not expected, f"runs are expected since allocation {position}"
         position += 1
     assert refused > 20
     call(registry, model)
@@ -157,3 +152,26 @@ def test_a_caller_hears_of_the_end_of_its_parts_without_memory() -> None:
         heard = ended.wait(5)
         _testcapi.remove_mem_hooks()
         assert heard, f"the caller waits for ever since allocation {position}"
+
+
+class Refused:
+    """A run that Python is refused memory to stop, the first time."""
+
+    def __init__(self) -> None:
+        self.deadline = 0.0  # long past
+        self.asked = 0
+        self.stopped = threading.Event()
+
+    def expire(self) -> None:
+        self.asked += 1
+        if self.asked == 1:
+            raise MemoryError
+        self.stopped.set()
+
+
+def test_a_watchdog_that_is_refused_memory_tries_again(watchdog: Watchdog) -> None:
+    for _ in range(2):  # the second one needs the thread that the first one started
+        run = Refused()
+        watchdog.watch(run)
+        assert run.stopped.wait(10)
+        assert run.asked == 2

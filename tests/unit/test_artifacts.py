@@ -119,7 +119,7 @@ def test_the_golden_models_are_read(
     assert (spec.pooling, spec.normalize) == (pooling, normalize)
     assert (spec.hidden_size, spec.embedding_size) == (64, 64 if pooling else 0)
     assert (spec.position_limit, spec.default_max_tokens) == (128, 64)
-    assert (spec.source, spec.onnx_path) == ("safetensors", None)
+    assert spec.source == "safetensors"
     assert (spec.pad_token_id, spec.pad_token, spec.warnings) == (0, "[PAD]", ())
     assert spec.weight_bytes == (GOLDEN / name / "model.safetensors").stat().st_size
     needed = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
@@ -271,7 +271,7 @@ def test_safetensors_win_where_a_graph_can_be_built(tmp_path: Path) -> None:
         100,
     )
     spec = read(tmp_path, families=("roberta",))
-    assert (spec.source, spec.onnx_path) == ("onnx", tmp_path / "model.onnx")
+    assert (spec.source, spec.weights_path) == ("onnx", tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(
@@ -377,14 +377,14 @@ def test_the_only_file_or_the_one_with_the_default_name_is_taken(
     tmp_path: Path, files: dict[str, str], chosen: str
 ) -> None:
     spec = read(make_onnx(tmp_path, **files))
-    assert spec.onnx_path == tmp_path / chosen
+    assert spec.weights_path == tmp_path / chosen
     assert spec.warnings == ()
     assert chosen in dict(spec.files)
 
 
 def test_two_files_with_the_default_name_are_a_warning(tmp_path: Path) -> None:
     spec = read(make_onnx(tmp_path, onnx__model="fp32", model="fp32"))
-    assert spec.onnx_path == tmp_path / "model.onnx"
+    assert spec.weights_path == tmp_path / "model.onnx"
     assert spec.warnings == ("model.onnx is used, onnx/model.onnx is not",)
 
 
@@ -413,7 +413,7 @@ def test_a_precision_is_found_by_name_and_by_what_the_graph_holds(
     tmp_path: Path, precision: Precision, files: dict[str, str], chosen: str
 ) -> None:
     spec = read(make_onnx(tmp_path, **files), precision=precision)
-    assert spec.onnx_path == tmp_path / f"{chosen}.onnx"
+    assert spec.weights_path == tmp_path / f"{chosen}.onnx"
 
 
 def test_a_precision_that_is_not_there_lists_what_is(tmp_path: Path) -> None:

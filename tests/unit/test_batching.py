@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,13 +169,6 @@ def kinds(done: Work) -> list[type[BaseException] | None]:
 @pytest.fixture
 def runs() -> Runs:
     return Runs()
-
-
-@pytest.fixture
-def watchdog() -> Iterator[Watchdog]:
-    guard = Watchdog()
-    yield guard
-    guard.stop()
 
 
 @pytest.fixture

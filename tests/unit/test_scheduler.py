@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -19,13 +19,6 @@ from libsemantic.engine.watchdog import Watchdog
 from .test_batching import SOON, Caller, Runs, ignore, kinds, names, right, until, work
 
 LIMITS = Limits(8, 32, 256, 1000, 100_000)  # each model by itself may run eight
-
-
-@pytest.fixture
-def watchdog() -> Iterator[Watchdog]:
-    guard = Watchdog()
-    yield guard
-    guard.stop()
 
 
 @pytest.fixture

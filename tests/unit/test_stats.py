@@ -1,5 +1,6 @@
 """Counters that balance, and statistics that tell the truth at every stage of a model's life."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -111,6 +112,15 @@ def test_a_result_without_failures_is_complete() -> None:
     counters = Counters()
     Recorder(counters, Call.CLASSIFY, 3).answered(rows(*[Status.OK] * 3))  # nothing to score
     assert only(counters) == {"accepted": 3, "completed": 3, "tokens": 15, "calls": 1}
+
+
+def test_the_rows_of_a_large_call_are_let_go_when_it_ends() -> None:
+    counters = Counters()
+    result = rows(*[Status.OK] * 1000)
+    before = sys.getrefcount(result)
+    Recorder(counters, Call.CLASSIFY, 1000).answered(result)
+    assert sys.getrefcount(result) == before
+    assert only(counters) == {"accepted": 1000, "completed": 1000, "tokens": 5000, "calls": 1}
 
 
 @pytest.mark.parametrize(

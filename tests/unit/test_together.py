@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
+from libsemantic.engine import tasks
 from libsemantic.engine.batching import Batcher, RunControl, Window
 from libsemantic.engine.config import (
     MAX_REQUESTS,
@@ -25,6 +26,7 @@ from libsemantic.engine.config import (
 from libsemantic.engine.counters import Call, Phase
 from libsemantic.engine.crew import Crew
 from libsemantic.engine.errors import (
+    BadArtifactError,
     ClosedError,
     DeadlineError,
     InternalError,
@@ -204,10 +206,29 @@ def test_files_that_make_the_same_tokenizer_are_told_from_others() -> None:
         identity_of(written(post_processor=None)),
         identity_of(written(version="1.1")),
         identity_of(written(padding=PADDING | {"pad_token": "}"})),
+        identity_of(written(padding=PADDING | {"pad_id": [0]})),
+        identity_of(written(padding=PADDING | {"pad_id": 0.0})),
+        identity_of(written(padding={})),
+        identity_of(written(truncation=TRUNCATION).replace(b'"stride"', b"stride")),
         identity_of(b"{}"),
         identity_of(b""),
     ]
     assert len(set(others)) == len(others)
+
+
+def test_a_damaged_tokenizer_is_not_taken_for_a_sound_one(
+    registry: Registry, copy_golden: CopyGolden
+) -> None:
+    sound = written(truncation=TRUNCATION, padding=PADDING)
+    registry.load(str(copy_golden("bert-seq", {"tokenizer.json": sound.decode()})))
+    for damaged in (
+        written(truncation=TRUNCATION, padding=PADDING | {"pad_id": [0]}),
+        written(truncation=TRUNCATION, padding=PADDING | {"pad_id": 0.0}),
+        sound.replace(b'"stride"', b"stride"),
+    ):
+        folder = copy_golden("bert-seq", {"tokenizer.json": damaged.decode()})
+        with pytest.raises(BadArtifactError):
+            registry.load(str(folder))
 
 
 def test_equal_tokenizers_are_held_once(registry: Registry, copy_golden: CopyGolden) -> None:
@@ -386,6 +407,23 @@ def test_faults_of_one_model_are_no_matter_of_the_others(
     again = registry.run_models([ModelRequest(h) for h in handles], ["math"])
     assert again.status == (Status.OK,) * 3
     assert registry.stats().in_flight.sum() == 0
+
+
+def test_an_interrupted_call_keeps_no_lease(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seq = registry.load(SEQ)
+    alike = [ModelRequest(seq), ModelRequest(seq, RunOptions(threshold=0.9))]
+
+    def interrupted(*_: object) -> Result:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            registry.run_models(alike, ["math"])
+    assert registry.stats().in_flight.sum() == 0
+    registry.unload(seq, 0)
 
 
 def test_deadlines_and_keys_end_their_request_only(registry: Registry, gate: Gate) -> None:
