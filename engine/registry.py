@@ -7,7 +7,6 @@ they use; unloading waits for the leases, and new calls see that the model is cl
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -62,8 +61,7 @@ _MORE_THREADS = 2
 class _Entry:
     """A handle and what it stands for; ``model`` is None while it loads.
 
-    ``leases`` has an element for each call that holds the model; taking one off a list would need
-    memory.
+    ``leases`` has the ticket of each call that holds the model.
     """
 
     __slots__ = ("counters", "handle", "leases", "model", "name", "replacing", "state")
@@ -73,7 +71,7 @@ class _Entry:
         self.name = name
         self.state = State.LOADING
         self.model: Model | None = None
-        self.leases: deque[None] = deque()
+        self.leases: set[Ticket] = set()
         self.replacing = False
         self.counters = Counters()
 
@@ -83,7 +81,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.log = Log()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # "with" a condition, an interrupted caller would keep it
         self._changed = threading.Condition(self._lock)
         self._entries: dict[int, _Entry] = {}
         self._last_handle = 0
@@ -110,7 +108,7 @@ class Registry:
         devices = find_devices(options.device)
         if len(devices) == 1:  # named: "auto" is decided with each model
             require_working(devices[0])
-        with self._changed:
+        with self._lock:
             self._start(options)
 
     def _start(self, options: RuntimeOptions) -> RuntimeOptions:
@@ -140,7 +138,7 @@ class Registry:
         not wait); the models stay stopping, and calling again goes on waiting.
         """
         deadline = time.monotonic() + timeout_ms / 1000
-        with self._changed:
+        with self._lock:
             if self._options is None:
                 return
             cleanups = self._cleanups
@@ -191,7 +189,7 @@ class Registry:
 
     def _add(self, path: str, options: LoadOptions, demands: Demands, ticket: Ticket) -> int:
         name = options.name or _folder_name(path)
-        with self._changed:
+        with self._lock:
             runtime = self._start(self._options or RuntimeOptions())
             taken = next((e for e in self._entries.values() if e.name == name), None)
             if taken is not None:
@@ -206,11 +204,11 @@ class Registry:
         try:
             model = self._load(path, options, demands, runtime, name, 1, ticket)
         except BaseException:
-            with self._changed:
+            with self._lock:
                 self._remove(entry)
                 self._loaded()
             raise
-        with self._changed:
+        with self._lock:
             self._loaded()
             if self._stopping:
                 self._remove(entry)
@@ -220,7 +218,7 @@ class Registry:
         return entry.handle
 
     def _replace(self, path: str, options: LoadOptions, demands: Demands, ticket: Ticket) -> int:
-        with self._changed:
+        with self._lock:
             runtime = self._start(self._options or RuntimeOptions())
             entry = self._ready(options.replaces)
             if options.name and options.name != entry.name:
@@ -243,11 +241,11 @@ class Registry:
                     f"{model.spec.task.name}; load it under another name"
                 )
         except BaseException:
-            with self._changed:
+            with self._lock:
                 entry.replacing = False
                 self._loaded()
             raise
-        with self._changed:
+        with self._lock:
             entry.replacing = False
             self._loaded()
             if entry.state is not State.READY:
@@ -301,7 +299,7 @@ class Registry:
 
     def list_models(self) -> results.ModelList:
         """Return all models that are not gone."""
-        with self._changed:
+        with self._lock:
             entries = list(self._entries.values())
             return results.ModelList(
                 model_id=column(entry.handle for entry in entries),
@@ -319,7 +317,7 @@ class Registry:
 
     def token_names(self, handle: int, ids: Iterable[int]) -> tuple[str, ...]:
         """Return the names that a ready model's tokenizer gives to tokens."""
-        with self._changed:
+        with self._lock:
             model = self._ready(handle).model
         assert model is not None
         return model.tokenizer.tokens(ids)
@@ -331,7 +329,7 @@ class Registry:
         model stays stopping, and calling again goes on waiting.
         """
         deadline = time.monotonic() + timeout_ms / 1000
-        with self._changed:
+        with self._lock:
             entry = self._entry(handle)
             if entry.state is State.LOADING:
                 raise NotReadyError(f"model {entry.name!r} is loading; wait for it")
@@ -462,17 +460,16 @@ class Registry:
             raise request.refused
         options = request.options
         ticket = Ticket(options.timeout_ms, options.cancel_key)
-        entry = self._lease(request.model)
-        model = entry.model
+        entry = self._entry(request.model)
         try:
-            assert model is not None
+            model = self._lease(entry, ticket)
             call = tasks.call_of(model)
             record = Recorder(entry.counters, call, len(texts))
             asked = tasks.Request(call, texts, None, options, ticket, record)
             return Ask(model, asked, partial(self._end_lease, entry, ticket))
-        except BaseException:  # Python was refused memory: nobody else would end the lease
-            del model
-            self._give_up_lease(entry)
+        except BaseException:
+            model = None
+            self._end_lease(entry, ticket)
             raise
 
     def cancel(self, key: int) -> bool:
@@ -498,10 +495,10 @@ class Registry:
             _check_texts(others)
         n = len(texts)
         ticket = Ticket(options.timeout_ms, options.cancel_key)
-        entry = self._lease(handle)
-        model, record = entry.model, None
+        entry = self._entry(handle)
+        model, record = None, None
         try:
-            assert model is not None
+            model = self._lease(entry, ticket)
             record = Recorder(entry.counters, call, n)
             self._tickets.add(ticket)
             if others is not None and len(others) != n:
@@ -513,50 +510,43 @@ class Registry:
             result = tasks.answer(model, request)
             record.answered(result.rows)
         except BaseException as error:
-            if record is not None:  # else Python was refused the memory for it
+            if record is not None:
                 record.failed(error)
             raise
         finally:
-            del model
+            model = None
+            entry.leases.discard(ticket)  # here, where no interruption comes before it
             self._end_lease(entry, ticket)
         errors = result.rows.errors
         if errors and errors[0] is not None and all(errors):
             raise errors[0].detached(input_index=0)
         return result
 
-    def _lease(self, handle: int) -> _Entry:
-        """Keep a ready model from being unloaded until ``_end_lease``.
-
-        Whoever calls it holds the lease at once: between the note of a lease and the ``try`` that
-        ends it nothing may need memory, which Python may be refused.
+    def _lease(self, entry: _Entry, ticket: Ticket) -> Model:
+        """Keep a ready model from being unloaded until ``_end_lease``, which must be called.
 
         Without the lock, for which hundreds of callers would stand in line: each step here is a
         single one of the interpreter. A call notes its lease before it looks at the state, and
         whatever stops a model changes the state before it looks at the leases.
         """
-        while True:
-            entry = self._ready(handle)
-            entry.leases.append(None)
-            if entry.state is _READY:
-                return entry
-            self._give_up_lease(entry)
+        entry.leases.add(ticket)
+        model = self._ready(entry.handle).model
+        assert model is not None
+        return model
 
     def _end_lease(self, entry: _Entry, ticket: Ticket) -> None:
-        """End a call, which must hold the model no more."""
+        """End a call, which must hold the model no more; again, it does nothing."""
+        entry.leases.discard(ticket)
         self._tickets.close(ticket)
-        self._give_up_lease(entry)
-
-    def _give_up_lease(self, entry: _Entry) -> None:
-        entry.leases.pop()
         if entry.state is not _READY:
-            with self._changed:
+            with self._lock:
                 self._changed.notify_all()
 
     # ---- statistics
 
     def stats(self) -> results.Stats:
         """Return the counters, models and memory as they are now."""
-        with self._changed:
+        with self._lock:
             entries = list(self._entries.values())
             loaded = [(e.name, e.model) for e in entries if e.model is not None]
             models = [(e.handle, e.name, _task(e), e.state, _device(e)) for e in entries]

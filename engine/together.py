@@ -70,11 +70,12 @@ class Ask:
             self._end(result)
 
     def fail(self, error: BaseException) -> None:
-        """End with an error, unless it has ended."""
+        """End with an error, unless it has ended; in any case hold the model no more."""
         if self._outcome is None:
             self.request.record.failed(error)
             failure = as_semantic_error(error)
-            self._end(failure.detached(failure.input_index))
+            self._outcome = failure.detached(failure.input_index)
+        self._end(self._outcome)
 
     def _end(self, outcome: Result | SemanticError) -> None:
         self._outcome = outcome

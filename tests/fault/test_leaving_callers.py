@@ -172,13 +172,13 @@ def test_a_cleanup_that_wakes_late_leaves_the_next_runtime_alone(
         return True
 
     ready = threading.Event()
-    registry._entries[handle].leases.append(None)
+    registry._entries[handle].leases.add(Ticket())
     monkeypatch.setattr(condition, "wait", waits)
     sleeper = threading.Thread(target=registry.cleanup, args=(20_000,), name="late")
     sleeper.start()
     assert late.wait(10)
     with registry._lock:
-        registry._entries[handle].leases.pop()
+        registry._entries[handle].leases.clear()
     registry.cleanup(20_000)
     loaded.append(registry.load(str(GOLDEN / "bert-seq")))
     ready.set()

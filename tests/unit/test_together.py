@@ -40,6 +40,7 @@ from libsemantic.engine.inputs import Text
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Answers, Float32, Result
 from libsemantic.engine.session import Session
+from libsemantic.engine.ticket import Ticket
 from libsemantic.engine.together import ModelRequest
 from libsemantic.engine.tokenization import Encoded, Tokenizer, identity_of
 from tests.conftest import Gate
@@ -459,9 +460,9 @@ def test_a_key_ends_all_requests_that_carry_it_or_is_not_found(
 
     for moment in range(len(handles)):
 
-        def and_cancel(handle: int, moment: int = moment) -> object:
-            held = lease(handle)
-            leased.append(handle)
+        def and_cancel(entry: object, ticket: Ticket, moment: int = moment) -> object:
+            held = lease(entry, ticket)
+            leased.append(entry)
             if len(leased) == moment + 1:
                 found.append(registry.cancel(7))
             return held
