@@ -214,7 +214,7 @@ class Batcher:
         """Note a run that begins; where Python is refused memory, nothing is noted."""
         control = RunControl([group.work for group in taken])
         scheduler = self._scheduler
-        control.alone = not scheduler.runs and scheduler.expected < 2 and self._only(leader)
+        control.alone = not scheduler.runs and len(scheduler.expected) < 2 and self._only(leader)
         turn = _Turn(taken, control)
         try:
             self._runs.add(control)

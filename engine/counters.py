@@ -7,6 +7,7 @@ expired, cancelled and in flight, so that the books balance at any moment.
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -137,23 +138,6 @@ class CallCounters:
             self.batch_rows.note(run.rows)
             self.padding_tokens += run.padding_tokens
 
-    def settle(
-        self, in_flight: int, ended: Mapping[str, int], tokens: int = 0, truncated: int = 0
-    ) -> None:
-        """Take rows that were in flight off, and add those that ``ended`` by the counter's name.
-
-        All or nothing: what Python is refused the memory to count is counted another time.
-        """
-        left = self.in_flight - in_flight
-        tokens += self.tokens
-        truncated += self.truncated
-        sums = [(name, getattr(self, name) + count) for name, count in ended.items()]
-        for name, value in sums:  # no step from here on needs memory
-            setattr(self, name, value)
-        self.in_flight = left
-        self.tokens = tokens
-        self.truncated = truncated
-
 
 class Times(NamedTuple):
     """Seconds of a call, and of the phases that it came to."""
@@ -172,7 +156,7 @@ _ENDED_AS: Mapping[int, str] = {
 class Counters:
     """The counters of one model, safe from any thread.
 
-    A call only notes what is to be counted, a single step of the interpreter. Notes are added up
+    A call only notes what is to be counted, a single step of the interpreter. Notes are counted
     in their order before anyone reads, and as soon as there are many: to count at once, with caches
     that the run has emptied, took a tenth of what a call costs.
     """
@@ -182,64 +166,18 @@ class Counters:
         self._calls: dict[Call, CallCounters] = {}
         self._notes: deque[Callable[[], None]] = deque()
 
-    def begin(self, call: Call, rows: int) -> None:
-        """Note rows that were admitted and are now in flight."""
-        self._notes.append(partial(self._begun, call, rows))
-
-    def _begun(self, call: Call, rows: int) -> None:
-        self._of(call).in_flight += rows
-
-    def end(
-        self, call: Call, in_flight: int, rows: Rows, runs: Sequence[Ran], times: Times
-    ) -> None:
-        """Note the end of a call that returned row by row, and the runs that it led."""
-        self._notes.append(partial(self._ended, call, in_flight, rows, runs, times))
-        if len(self._notes) >= _MOST_NOTES or rows.count > _MOST_NOTED_ROWS:
-            with suppress(MemoryError), self._lock:  # it is noted: the next one may add it up
-                self._add_up()
-
-    def _ended(
-        self, call: Call, in_flight: int, rows: Rows, runs: Sequence[Ran], times: Times
-    ) -> None:
-        counters = self._of(call)
-        ended: dict[str, int] = {}
-        if any(rows.status):
-            for status in rows.status:
-                name = _ENDED_AS.get(status, "failed")
-                ended[name] = ended.get(name, 0) + 1
-        else:
-            ended["completed"] = rows.count
-        # Counting tokens scores none.
-        tokens = 0 if call is Call.COUNT_TOKENS else sum(rows.scored_token_count)
-        counters.note(times, runs)
-        counters.settle(in_flight, ended, tokens, sum(rows.truncated))
-
-    def end_failed(
-        self,
-        call: Call,
-        in_flight: int,
-        rows: int,
-        status: Status,
-        runs: Sequence[Ran],
-        times: Times,
-    ) -> None:
-        """Note the end of a call that failed as a whole, and the runs that it led."""
-        with self._lock:
-            self._add_up()
-            counters = self._of(call)
-            counters.note(times, runs)
-            counters.settle(in_flight, {_ENDED_AS.get(status, "failed"): rows})
-
-    def refuse(self, call: Call, rows: int) -> None:
-        """Note rows that were not taken on."""
-        with self._lock:
-            self._of(call).refused += rows
+    def note(self, count: Callable[[], None], *, soon: bool = False) -> None:
+        """Let ``count`` be called under the lock: again if it was interrupted or refused memory."""
+        self._notes.append(count)
+        if soon or len(self._notes) >= _MOST_NOTES:
+            with suppress(MemoryError), self._lock:  # it is noted: the next one may count it
+                self._count_notes()
 
     def snapshot(self) -> dict[Call, CallCounters]:
         """Return a consistent copy."""
         copy: dict[Call, CallCounters] = {}
         with self._lock:
-            self._add_up()
+            self._count_notes()
             for call, counters in self._calls.items():
                 copy[call] = CallCounters()
                 copy[call].add(counters)
@@ -249,16 +187,16 @@ class Counters:
         """Add the counters of a model that is gone."""
         with self._lock:
             for call, counters in other.items():
-                self._of(call).add(counters)
+                self.of(call).add(counters)
 
-    def _add_up(self) -> None:
-        """Count what was noted; under the lock."""
+    def _count_notes(self) -> None:
         notes = self._notes
         while notes:
-            notes[0]()  # taken off once it is counted, which Python may be refused the memory for
+            notes[0]()
             notes.popleft()
 
-    def _of(self, call: Call) -> CallCounters:
+    def of(self, call: Call) -> CallCounters:
+        """Return the counters of a kind of call; under the lock."""
         counters = self._calls.get(call)
         if counters is None:  # making one takes 15 µs
             counters = self._calls[call] = CallCounters()
@@ -266,17 +204,22 @@ class Counters:
 
 
 class Recorder:
-    """Notes what becomes of one call's rows, and when."""
+    """Notes what becomes of one call's rows, and when.
+
+    What is noted counts once, whatever is noted twice or counted again: a call may be interrupted,
+    or refused memory, at any step.
+    """
 
     __slots__ = (
         "_call",
         "_counters",
-        "_in_flight",
-        "_is_noted",
+        "_is_admitted",
+        "_is_ended",
         "_last",
         "_phases",
         "_rows",
         "_started",
+        "_was_admitted",
         "runs",
     )
 
@@ -284,16 +227,22 @@ class Recorder:
         self._counters = counters
         self._call = call
         self._rows = rows
-        self._in_flight = 0
-        self._is_noted = False
+        self._is_admitted = self._is_ended = False  # as far as it is counted
+        self._was_admitted = False
         self._started = self._last = time.perf_counter()
         self._phases: dict[Phase, float] = {}
         self.runs: Sequence[Ran] = ()  # of the model, led by this call
 
     def admitted(self) -> None:
         """Note that the queue took the rows."""
-        self._counters.begin(self._call, self._rows)
-        self._in_flight = self._rows  # once they are counted: they are taken off again
+        self._was_admitted = True
+        self._counters.note(self._count_admitted)
+
+    def _count_admitted(self) -> None:
+        counters = self._counters.of(self._call)
+        if not self._is_admitted:
+            counters.in_flight += self._rows
+            self._is_admitted = True
 
     def ended(self, phase: Phase, when: float = 0.0) -> None:
         """Note the end of a phase, by default now: it began when the one before it ended."""
@@ -305,17 +254,55 @@ class Recorder:
         """Note a result, the end of the last phase."""
         self.ended(Phase.DECODE)
         times = Times(self._last - self._started, self._phases)
-        self._counters.end(self._call, self._in_flight, rows, self.runs, times)
-        self._is_noted = True
+        many = rows.count > _MOST_NOTED_ROWS
+        self._counters.note(partial(self._count_answer, rows, times), soon=many)
+
+    def _count_answer(self, rows: Rows, times: Times) -> None:
+        if any(rows.status):
+            ended: Mapping[str, int] = Tally(_ENDED_AS.get(each, "failed") for each in rows.status)
+        else:
+            ended = {"completed": rows.count}
+        # Counting tokens scores none.
+        tokens = 0 if self._call is Call.COUNT_TOKENS else sum(rows.scored_token_count)
+        self._count_end(ended, times, tokens, sum(rows.truncated))
 
     def failed(self, error: BaseException) -> None:
         """Note that the whole call failed, or was not taken on at all, unless it has answered."""
-        if self._is_noted:
-            return
         status = error.status if isinstance(error, SemanticError) else Status.INTERNAL
-        taken_on = self._in_flight or status is Status.INTERNAL or status in _ENDED_AS
-        if not taken_on:
-            self._counters.refuse(self._call, self._rows)
+        taken_on = self._was_admitted or status is Status.INTERNAL or status in _ENDED_AS
+        name = _ENDED_AS.get(status, "failed") if taken_on else "refused"
+        times = Times(time.perf_counter() - self._started, self._phases) if taken_on else None
+        self._counters.note(partial(self._count_end, {name: self._rows}, times))
+
+    def _count_end(
+        self, ended: Mapping[str, int], times: Times | None, tokens: int = 0, truncated: int = 0
+    ) -> None:
+        """Count rows by what became of them; ``times`` is None for a call that was refused."""
+        counters = self._counters.of(self._call)
+        if self._is_ended:
             return
-        times = Times(time.perf_counter() - self._started, self._phases)
-        self._counters.end_failed(self._call, self._in_flight, self._rows, status, self.runs, times)
+        count = ended.get
+        # All or nothing: nothing can come between the values and what holds them.
+        (
+            counters.in_flight,
+            counters.completed,
+            counters.failed,
+            counters.expired,
+            counters.cancelled,
+            counters.refused,
+            counters.tokens,
+            counters.truncated,
+            self._is_ended,
+        ) = (
+            counters.in_flight - (self._rows if self._is_admitted else 0),
+            counters.completed + count("completed", 0),
+            counters.failed + count("failed", 0),
+            counters.expired + count("expired", 0),
+            counters.cancelled + count("cancelled", 0),
+            counters.refused + count("refused", 0),
+            counters.tokens + tokens,
+            counters.truncated + truncated,
+            True,
+        )
+        if times is not None:
+            counters.note(times, self.runs)

@@ -8,12 +8,14 @@ that run are bounded by the models' own limits.
 
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 # Does one part of a call; must raise nothing but what ends a thread or a process.
 Part = Callable[[], None]
+_AGAIN_SECONDS = 0.01  # after which a helper looks again if Python was refused memory
 _EMPTY = (IndexError, MemoryError)  # of a deque: the error itself may be refused memory
 
 
@@ -132,8 +134,12 @@ class Crew:
                     return
                 if not self._calls:
                     self._idle += 1
-                    self._changed.wait()
-                    self._idle -= 1
+                    try:
+                        self._changed.wait()
+                    except (MemoryError, RuntimeError):  # Python was refused memory, or a lock
+                        time.sleep(_AGAIN_SECONDS)
+                    finally:
+                        self._idle -= 1
                     continue
                 work = self._calls[0]
                 if not work.waiting:

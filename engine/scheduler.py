@@ -28,9 +28,9 @@ class Queue(Protocol):
 class Scheduler:
     """The runs under way and the queues of models that share the CPUs.
 
-    ``limit`` runs at a time, 0 for any number. ``expected`` counts parts of calls that are to run
-    side by side. Hold ``mutex``, which guards the queues too, at every step; it is held for
-    microseconds.
+    ``limit`` runs at a time, 0 for any number. ``expected`` has an element for each part of a call
+    that is to run beside others, and needs no lock. Hold ``mutex``, which guards the queues too, at
+    every other step; it is held for microseconds.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -38,14 +38,9 @@ class Scheduler:
         self.limit = limit
         self.mutex = threading.Lock()
         self.runs: set[object] = set()
-        self.expected = 0
+        self.expected: set[object] = set()
         self.queues: dict[Queue, None] = {}  # that are not empty
         self.arrivals: Iterator[int] = count()
-
-    def expect(self, change: int) -> None:
-        """Note parts of a call that are to run side by side, or that some have ended (negative)."""
-        with self.mutex:
-            self.expected += change
 
     def has_room(self) -> bool:
         """Tell whether another run may begin."""

@@ -17,7 +17,8 @@ class Shelf(Generic[Shared]):
     """Holds things weakly by a key: it keeps nothing alive, and never makes one thing twice."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # "with" a condition, an interrupted caller would keep it
+        self._changed = threading.Condition(self._lock)
         self._held: dict[Hashable, weakref.ref[Shared]] = {}
         self._in_work: set[Hashable] = set()
 
@@ -27,7 +28,7 @@ class Shelf(Generic[Shared]):
         Others who want the same wait until it is made, or make it themselves if that failed.
         Raise as ``make`` does, DeadlineError if the ticket runs out meanwhile.
         """
-        with self._changed:
+        with self._lock:
             while True:
                 known = self._known(key)
                 if known is not None:
@@ -42,7 +43,7 @@ class Shelf(Generic[Shared]):
             made = make()
             return made
         finally:
-            with self._changed:
+            with self._lock:
                 self._in_work.discard(key)
                 if made is not None:
                     self._held[key] = weakref.ref(made)

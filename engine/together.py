@@ -102,18 +102,13 @@ def answer_together(asks: Sequence[Ask], crew: Crew, scheduler: Scheduler) -> No
             ask.request.ticket.cancel()
 
     groups = _prepare(asks)
-    expected = [None] * len(groups)  # those that have not ended
-
-    def ended() -> None:
-        scheduler.expect(-1)
-        del expected[-1]
-
-    parts = [partial(_answer, group, ended) for group in groups]
-    scheduler.expect(len(expected))
+    expected = [object() for _ in groups]
+    parts = [partial(_answer, *each, scheduler) for each in zip(groups, expected, strict=True)]
     try:
+        scheduler.expected.update(expected)
         crew.do(parts, give_up)
     finally:
-        scheduler.expect(-len(expected))
+        scheduler.expected.difference_update(expected)
 
 
 def _prepare(asks: Sequence[Ask]) -> list[_Group]:
@@ -179,8 +174,8 @@ def _encode_once(model: Model, offsets: bool) -> Encode:
     return encode
 
 
-def _answer(group: _Group, ended: Callable[[], None]) -> None:
-    """Score what the requests of a group share, and end each of them and what was expected."""
+def _answer(group: _Group, expected: object, scheduler: Scheduler) -> None:
+    """Score what the requests of a group share, and end each of them."""
     try:
         rows, asks = group
         first = asks[0]
@@ -196,7 +191,7 @@ def _answer(group: _Group, ended: Callable[[], None]) -> None:
         for ask in asks:
             _decode(ask, list(rows), outputs)
     finally:
-        ended()
+        scheduler.expected.discard(expected)
 
 
 def _decode(ask: Ask, rows: list[Row], outputs: Sequence[Sequence[Float32]]) -> None:

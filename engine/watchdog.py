@@ -1,5 +1,6 @@
 """Ends runs whose deadline passes while they are inside ONNX Runtime."""
 
+import signal
 import threading
 import time
 from typing import Protocol
@@ -27,7 +28,8 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # "with" a condition, an interrupted caller would keep it
+        self._changed = threading.Condition(self._lock)
         self._watched: set[Watched] = set()
         self._wakes_at = float("-inf")  # not sleeping
         self._thread: threading.Thread | None = None
@@ -37,7 +39,7 @@ class Watchdog:
 
         Raise OutOfMemoryError if the system refuses the thread; the next deadline tries again.
         """
-        with self._changed:
+        with self._lock:
             self._watched.add(run)
             if self._thread is None:
                 thread = threading.Thread(
@@ -57,12 +59,12 @@ class Watchdog:
 
     def release(self, run: Watched) -> None:
         """Forget a run that has ended."""
-        with self._changed:
+        with self._lock:
             self._watched.discard(run)
 
     def stop(self) -> None:
         """End the thread, unless a run is watched; the next deadline starts another."""
-        with self._changed:
+        with self._lock:
             if self._watched:  # by a runtime that was started anew meanwhile
                 return
             thread, self._thread = self._thread, None
@@ -71,6 +73,8 @@ class Watchdog:
             thread.join()
 
     def _guard(self) -> None:
+        # Signals belong to the host's threads.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         guarding = True
         while guarding:
             try:
@@ -80,7 +84,7 @@ class Watchdog:
 
     def _look(self) -> bool:
         """Expire what is due, else sleep until something may be; tell whether to look again."""
-        with self._changed:
+        with self._lock:
             if self._thread is not threading.current_thread():
                 return False
             now = time.monotonic()

@@ -73,7 +73,8 @@ func (r Request) enter() error {
 }
 
 // enterSlots waits for a slot of each model, in the order of their IDs: calls that
-// wait for more than one cannot wait for each other.
+// wait for more than one cannot wait for each other. The context ends the wait; a
+// request's CancelKey ends that request only once all have their slots.
 func enterSlots(ctx context.Context, requests []Request, open []int) (func(), error) {
 	models := make([]*Model, len(open))
 	for i, at := range open {

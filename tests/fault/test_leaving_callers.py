@@ -1,9 +1,12 @@
 """Callers that leave by an exception, and inputs that would keep others waiting."""
 
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from libsemantic.engine.grouping import Limits
 from libsemantic.engine.registry import Registry
 from libsemantic.engine.results import Float32
 from libsemantic.engine.ticket import Ticket
+from libsemantic.engine.together import ModelRequest
 from libsemantic.engine.watchdog import Watchdog
 from libsemantic.engine.windows import Window
 
@@ -203,3 +207,40 @@ def test_a_log_line_is_one_line(registry: Registry) -> None:
     registry.load(str(GOLDEN / "bert-seq"), LoadOptions(name="two\nlines\r\0x", task=Task.AUTO))
     assert [line for line in lines if "two lines  x" in line]
     assert not any(character in line for line in lines for character in "\n\r\0")
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one model", "several models"])
+def test_an_interrupted_caller_leaves_nothing_behind(registry: Registry, several: bool) -> None:
+    """Ctrl-C in a Python host comes after any step; a second alarm ends a call that hangs."""
+    handles = [registry.load(str(GOLDEN / n)) for n in ("bert-seq", "bert-embed-mean")]
+    requests = [ModelRequest(handle) for handle in handles]
+    scheduler, random, ended = registry._shelves.scheduler, Random(1), 0
+
+    def interrupt(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 20)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(5000):
+            started = time.monotonic()
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
+                    if several:
+                        registry.run_models(requests, ["math", "law"])
+                    else:
+                        registry.classify(handles[0], ["math", "law"])
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                ended += 1
+            assert time.monotonic() < started + 10
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert ended > 500
+    assert (scheduler.runs, scheduler.expected, dict(scheduler.queues)) == (set(), set(), {})
+    assert registry.run_models(requests, ["math"]).status == (0, 0)
+    assert registry.stats().in_flight.sum() == 0
+    for handle in handles:
+        registry.unload(handle, 0)  # would be DEADLINE for ever with a lost lease

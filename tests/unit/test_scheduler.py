@@ -279,8 +279,8 @@ def test_a_run_has_all_cpus_unless_others_are_expected_beside_it(
 
     scheduler = Scheduler(2)
     batcher = Batcher(run, LIMITS, watchdog, scheduler)
-    scheduler.expect(expected)
+    scheduler.expected.update(range(expected))
     batcher.execute(work(8), ignore)
-    scheduler.expect(-expected)
+    scheduler.expected.clear()
     batcher.execute(work(8), ignore)
     assert seen == [alone, True]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -460,7 +460,7 @@ def test_a_key_ends_all_requests_that_carry_it_or_is_not_found(
 
     for moment in range(len(handles)):
 
-        def and_cancel(entry: object, ticket: Ticket, moment: int = moment) -> object:
+        def and_cancel(entry: Any, ticket: Ticket, moment: int = moment) -> object:
             held = lease(entry, ticket)
             leased.append(entry)
             if len(leased) == moment + 1:
