@@ -117,7 +117,7 @@ class _Group(NamedTuple):
         indices = [i for i in self.indices if work.outputs[i] is None and work.errors[i] is None]
         if not indices:
             return None
-        longest, *_, shortest = (len(work.windows[i].ids) for i in (indices[0], indices[-1]))
+        longest, shortest = (len(work.windows[i].ids) for i in (indices[0], indices[-1]))
         return _Group(work, indices, longest, shortest)
 
 
