@@ -86,13 +86,14 @@ class LogLevel(IntEnum):
 def _as_members(options: object, **kinds: type[IntEnum]) -> None:
     """Turn plain numbers into members of their enums, or refuse them."""
     for name, kind in kinds.items():
+        value = getattr(options, name)
+        if type(value) is kind:
+            continue
         try:
-            object.__setattr__(options, name, kind(getattr(options, name)))
+            object.__setattr__(options, name, kind(value))
         except ValueError:
             known = ", ".join(f"{member.value} ({member.name})" for member in kind)
-            raise InvalidArgumentError(
-                f"{name} is {getattr(options, name)!r}; it may be {known}"
-            ) from None
+            raise InvalidArgumentError(f"{name} is {value!r}; it may be {known}") from None
 
 
 def _refuse_negative(options: object, *names: str) -> None:

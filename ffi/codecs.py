@@ -10,7 +10,6 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from enum import IntEnum
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, get_origin, get_type_hints
@@ -116,22 +115,28 @@ def decode_texts(ffi: FFI, texts: CData, count: int) -> list[Any]:
 
 
 class OptionsCodec(Generic[Options]):
-    """Reads one options struct into the dataclass of the same field names."""
+    """Reads one options struct into the dataclass of the same field names.
+
+    What is 0 is the default and not looked at any further: most calls set one option or none.
+    """
 
     def __init__(self, ffi: FFI, ctype: str, defaults: Options) -> None:
         """Read ``ctype``; NULL stands for ``defaults``."""
         self._ffi = ffi
         self._ctype = ctype
-        self._pointer = ffi.typeof(f"{ctype} *")
-        self._size = ffi.sizeof(ctype)
         self._options = type(defaults)
         self._defaults = defaults
-        kinds = {name: field.type.kind for name, field in ffi.typeof(ctype).fields}
-        hints = get_type_hints(self._options)
-        self._fields = [
-            (field.name, kinds[field.name], _enum_of(hints[field.name]))
-            for field in fields(defaults)
-        ]
+        names = {field.name for field in fields(defaults)}
+        packing, end = "=", 0
+        self._fields: list[tuple[str, bool]] = []  # and whether it points to a text
+        for name, field in ffi.typeof(ctype).fields:
+            if name in names:
+                # A pointer is its address, and a handle its number.
+                code = _NUMBERS[field.type.cname][0] if field.type.kind == "primitive" else "Q"
+                packing += f"{field.offset - end}x{code}"
+                end = field.offset + struct.calcsize(code)
+                self._fields.append((name, field.type.kind == "pointer"))
+        self._struct = struct.Struct(f"{packing}{ffi.sizeof(ctype) - end}x")
 
     def decode(self, pointer: CData) -> Options:
         """Return the options; NULL gives the defaults.
@@ -142,41 +147,30 @@ class OptionsCodec(Generic[Options]):
         ffi = self._ffi
         if pointer == ffi.NULL:
             return self._defaults
-        size = pointer.struct_size
+        size, known = pointer.struct_size, self._struct.size
         if not FIRST_SIZES[self._ctype] <= size <= MAX_STRUCT_SIZE:
             raise InvalidArgumentError(
                 f"{self._ctype}.struct_size is {size}; set it to sizeof({self._ctype}), "
-                f"{self._size} in this version"
+                f"{known} in this version"
             )
-        known = ffi.new(self._pointer)
-        ffi.memmove(known, pointer, min(size, self._size))
-        if size > self._size and any(ffi.buffer(pointer, size)[self._size :]):
+        data = bytes(ffi.buffer(pointer, size))
+        if size > known and any(data[known:]):
             raise InvalidArgumentError(
                 f"{self._ctype} has options that this library does not know; leave them zero "
                 "or use a newer library"
             )
-        return self._options(
-            **{name: self._value(known, name, kind, enum) for name, kind, enum in self._fields}
-        )
+        values = self._struct.unpack_from(data if size >= known else data.ljust(known, b"\0"))
+        if not any(values):
+            return self._defaults
+        given: dict[str, Any] = {
+            name: self._read_text(value, name) if is_text else value
+            for (name, is_text), value in zip(self._fields, values, strict=True)
+            if value
+        }
+        return self._options(**given)
 
-    def _value(self, known: CData, name: str, kind: str, enum: type[IntEnum] | None) -> Any:
-        value = getattr(known, name)
-        if kind == "pointer":
-            text = decode_name(self._ffi, value, name)
-            return getattr(self._defaults, name) if text is None else text
-        if kind == "struct":
-            return value.id
-        if enum is None:
-            return value
-        try:
-            return enum(value)
-        except ValueError:
-            allowed = ", ".join(f"{member.value} ({member.name})" for member in enum)
-            raise InvalidArgumentError(f"{name} is {value}; it may be {allowed}") from None
-
-
-def _enum_of(hint: Any) -> type[IntEnum] | None:
-    return hint if isinstance(hint, type) and issubclass(hint, IntEnum) else None
+    def _read_text(self, address: int, name: str) -> str | None:
+        return decode_name(self._ffi, self._ffi.cast("char *", address), name)
 
 
 class _Reader:

@@ -139,7 +139,11 @@ func (a *arguments) int32(field string, n int) C.int32_t {
 	return C.int32_t(n)
 }
 
+// runOptions returns nil where all is at its default.
 func (a *arguments) runOptions(o RunOptions, limits callLimits) *C.semantic_run_options {
+	if o == (RunOptions{}) && limits == (callLimits{}) {
+		return nil
+	}
 	c := &C.semantic_run_options{
 		timeout_ms:     C.int64_t(limits.timeoutMS),
 		cancel_key:     C.uint64_t(limits.cancelKey),
@@ -668,7 +672,9 @@ func nativeRunModels(requests []modelRequest, inputs []string) []Answer {
 			out[i].Err, args.err = args.err, nil
 			continue
 		}
-		args.pinner.Pin(c.options)
+		if c.options != nil {
+			args.pinner.Pin(c.options)
+		}
 		asked, places = append(asked, c), append(places, i)
 	}
 	var result *C.semantic_answers
