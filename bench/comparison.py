@@ -57,17 +57,17 @@ PLANS = {
     "minilm": Plan(
         name="minilm",
         title="MiniLM (all-MiniLM-L6-v2)",
-        passes={1: 1, 8: 2, 32: 4},
+        passes={1: 1, 8: 4, 32: 8},
         calls={8: 40, 32: 30, 128: 12, 512: 4},
-        rounds=9,
+        rounds=5,
         sweep_rounds=2,
     ),
     "modernbert": Plan(
         name="modernbert",
         title="ModernBERT-base, random weights",
-        passes={1: 1, 8: 1, 32: 2},
+        passes={1: 1, 8: 2, 32: 4},
         calls={8: 8, 32: 6, 128: 3, 512: 2},
-        rounds=5,
+        rounds=3,
         sweep_rounds=1,
     ),
 }

@@ -50,9 +50,13 @@ class Worker:
 
     def __init__(self, command: Sequence[str | Path]) -> None:
         """Start it and wait until it is ready. Raises UnavailableError if it says it cannot."""
-        self._command = " ".join(map(str, command))
+        self._command = command
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again once it is closed."""
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         hello = self._answer()
         if "unavailable" in hello:
@@ -71,7 +75,8 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise UnavailableError(f"it ended with code {self._process.wait()}: {self._command}")
+            command = " ".join(map(str, self._command))
+            raise UnavailableError(f"it ended with code {self._process.wait()}: {command}")
         answer: dict[str, object] = json.loads(line)
         return answer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from closed_loop import Setting
 from contenders import Places, Worker, start_together
-from measure import Results, Say, Workload
+from measure import Results, Say, Workload, renew
 from targets import LOAD_SHORT, NO_BATCHES, ONE_MODEL, THREE_MODELS, Target, load_targets, mixed
 from texts import Texts
 
@@ -111,6 +111,7 @@ def measure_load(
 ) -> None:
     """Let the workers answer in turn; without the sampler, which takes time itself."""
     for number in range(rounds):
+        renew(workers.values())
         for workload in workloads:
             for name, worker in workers.items():
                 worker.run(workload.order[:1], 1, DEFAULT)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from closed_loop import Setting
-from contenders import Contender, Kind, Report
+from contenders import Contender, Kind, Report, Worker
 
 # Texts in a run that are tried. On a CPU larger batches of mixed lengths only pad.
 BATCHES = (1, 4, 16)
@@ -196,12 +196,30 @@ def measure(
 ) -> None:
     """Let all contenders answer all workloads in turn, each going first in some of the rounds."""
     for number in range(rounds):
+        renew(contender.worker for contender in contenders)
+        for (
+            contender
+        ) in contenders:  # what is new of a length, such as torch's kernels, is made now
+            for workload in workloads:
+                texts = tuple(dict.fromkeys(workload.order))
+                contender.worker.run(texts, 1, contender.setting(workload.name))
         for place, workload in enumerate(workloads):
             first = (number + place) % len(contenders)
             for contender in (*contenders[first:], *contenders[:first]):
                 report = run_slice(contender, workload, contender.setting(workload.name))
                 results.add(contender.name, workload.name, report)
         say(f"  round {number + 1} of {rounds}")
+
+
+def renew(workers: Iterable[Worker]) -> None:
+    """Start programs anew.
+
+    Where the system happens to put a program's memory makes it up to 5 % faster or slower for as
+    long as it lives; a ratio of two programs that are started once would not tell that apart.
+    """
+    for worker in dict.fromkeys(workers):
+        worker.close()
+        worker.start()
 
 
 def run_slice(contender: Contender, workload: Workload, setting: Setting) -> Report:

@@ -214,6 +214,15 @@ class Slow(Worker):
     def __init__(self, milliseconds: dict[Setting, float]) -> None:
         self._milliseconds = milliseconds
         self.asked: list[tuple[tuple[int, ...], int, Setting, float]] = []
+        self.starts = 0
+        self.closed = False
+
+    def start(self) -> None:
+        self.starts += 1
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def run(
         self, order: Sequence[int], callers: int, setting: Setting, seconds: float = 0
@@ -252,15 +261,20 @@ def test_a_sweep_takes_the_best_setting() -> None:
     assert label(Setting(1, True, 2)) == "1 thread, spinning × 2 runs"
 
 
-def test_all_answer_in_turn_and_go_first_in_turn() -> None:
+def test_all_answer_in_turn_and_go_first_in_turn_and_start_anew_for_each_round() -> None:
     calls: list[str] = []
+    warm: set[tuple[str, int, tuple[int, ...]]] = set()
 
     class Named(Slow):
         def run(
             self, order: Sequence[int], callers: int, setting: Setting, seconds: float = 0
         ) -> Report:
-            if len(order) > 1:  # not the warm-up
-                calls.append(next(iter(self._milliseconds)).threads * "x")
+            assert not self.closed
+            name = next(iter(self._milliseconds)).threads * "x"
+            if len(order) > 2:
+                calls.append(name)
+            elif len(order) == 2:
+                warm.add((name, self.starts, tuple(order)))
             return Slow.run(self, order, callers, setting, seconds)
 
     contenders = []
@@ -269,7 +283,8 @@ def test_all_answer_in_turn_and_go_first_in_turn() -> None:
         best = {"w": Setting(threads)}
         contenders.append(Contender("x" * threads, kind_of(RAW), worker, best))
     results = Results()
-    measure(contenders, [Workload("w", (0, 1), 1)], 3, results, lambda _: None)
+    measure(contenders, [Workload("w", (0, 1, 0), 1)], 3, results, lambda _: None)
+    assert warm == {(name, starts, (0, 1)) for name in ("x", "xx", "xxx") for starts in (1, 2, 3)}
     assert calls == ["x", "xx", "xxx", "xx", "xxx", "x", "xxx", "x", "xx"]
     assert [len(results.reports[name, "w"]) for name in ("x", "xx", "xxx")] == [3, 3, 3]
 
