@@ -197,9 +197,8 @@ def measure(
     """Let all contenders answer all workloads in turn, each going first in some of the rounds."""
     for number in range(rounds):
         renew(contender.worker for contender in contenders)
-        for (
-            contender
-        ) in contenders:  # what is new of a length, such as torch's kernels, is made now
+        # What is made once for a length, such as torch's kernels, is made now.
+        for contender in contenders:
             for workload in workloads:
                 texts = tuple(dict.fromkeys(workload.order))
                 contender.worker.run(texts, 1, contender.setting(workload.name))
